@@ -43,11 +43,16 @@ from utracefs_protocol.errors import TOO_OLD, ProtocolError, TraceError
 from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages import tracefs as messages
 from utracefs_protocol.messages.params import Params
+from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
+from utracefsd.consumers.stream.streams import OpenStream, Streams
 from utracefsd.daemon_log import daemon_log
+from utracefsd.events.notifier import Change
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.comms import CommTable
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
+from utracefsd.tree.nodes import OpenFile
+from utracefsd.tree.tree import Tree
 
 # Limit of one `read`; a larger request is a short read, as for the kernel's files.
 MAX_READ = 1 << 20
@@ -66,103 +71,11 @@ MAX_STREAMS = 16
 _INTERNAL = "internal error; see the daemon's log"
 
 
-class FileHandle(Protocol):
-    """An opened file of the tree (tree.nodes.OpenFile)."""
-
-    blocking: bool
-    """A read waits for data: it was opened without O_NONBLOCK."""
-
-    def read(self, size: int, /) -> bytes: ...
-    def write(self, data: bytes, /) -> int: ...
-    def written_by(self, pid: int, cpu: int | None, /) -> None:
-        """Set the thread of the next write, and its cpu if known."""
-
-    def seek(self, offset: int, /) -> int: ...
-    def ready(self) -> bool:
-        """Whether poll(2) would report it readable."""
-
-    def close(self) -> None: ...
-
-
-class Files(Protocol):
-    """The virtual tree (tree.tree.Tree), as used by this connection. Paths begin at its root."""
-
-    def open(self, path: bytes, flags: int, *, peer: Peer) -> FileHandle: ...
-    def read_pieces(self, path: bytes, peer: Peer) -> Iterator[bytes | None]: ...
-    def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int: ...
-    def list_dir(self, path: bytes) -> list[tuple[bytes, str]]: ...
-    def list_modes(self, path: bytes) -> list[tuple[bytes, str, int]]: ...
-    def stat(self, path: bytes) -> messages.Stat: ...
-    def mkdir(self, path: bytes) -> None: ...
-    def rmdir(self, path: bytes) -> None: ...
-
-
-class PerfHandle(Protocol):
-    """An opened perf event (consumers.perf.events.PerfEvent)."""
-
-    def descriptor(self) -> int:
-        """A new descriptor of the ring's memfd, the caller's to close; -1 when it only counts."""
-
-    def read(self) -> bytes:
-        """The count values in perf's read format."""
-
-    def ready(self) -> bool:
-        """Whether the ring is filled up to its watermark. EINVAL: there is no ring."""
-
-    def ioctl(self, name: str, arg: Any) -> Any: ...
-    def close(self) -> None: ...
-
-
-class Perf(Protocol):
-    """The perf consumer (consumers.perf.events.PerfEvents)."""
-
-    def open(self, attr: messages.PerfAttr, *, handle: int) -> PerfHandle: ...
-
-
-class StreamHandle(Protocol):
-    """An opened stream (consumers.stream.streams.Stream)."""
-
-    def descriptors(self) -> tuple[int, int]:
-        """New descriptors of the ring's memfd and the doorbell, the caller's to close."""
-
-    def ready(self) -> bool:
-        """Whether the ring is filled up to its watermark, or records were lost."""
-
-    def missed(self) -> messages.StreamMissed:
-        """Numbers of records that did not reach it."""
-
-    def close(self) -> None: ...
-
-
-class Streams(Protocol):
-    """The stream consumer (consumers.stream.streams.Streams)."""
-
-    def open(self, attr: messages.StreamAttr, *, handle: int, uid: int) -> StreamHandle: ...
-
-
 class Reply(NamedTuple):
     data: bytes
     """One encoded message, or a part of a large one."""
     fds: tuple[int, ...] = ()
     """Descriptors sent with its first byte; the port closes them after that."""
-
-
-class Change(Protocol):
-    """The changes of an operation elsewhere (events.notifier.Change)."""
-
-    @property
-    def deadline_ns(self) -> int:
-        """Its deadline for acknowledgements."""
-
-    @property
-    def done(self) -> bool:
-        """All its connections have acknowledged."""
-
-    def give_up(self, now_ns: int) -> None:
-        """Its deadline has passed."""
-
-    def forget(self) -> None:
-        """The result is not needed any more."""
 
 
 @attrs.frozen
@@ -190,9 +103,9 @@ class Services(Protocol):
     """The daemon, as a tracefs connection uses it."""
 
     @property
-    def tree(self) -> Files: ...
+    def tree(self) -> Tree: ...
     @property
-    def perf(self) -> Perf: ...
+    def perf(self) -> PerfEvents: ...
     @property
     def streams(self) -> Streams: ...
     @property
@@ -233,13 +146,13 @@ class TracefsConnection:
         self._peer = attrs.evolve(peer, privileged=True)
         self._closed = False
         self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
-        self._handles: dict[int, FileHandle | PerfHandle | StreamHandle] = {}
-        self._perf_handles: dict[int, PerfHandle] = {}
-        self._stream_handles: dict[int, StreamHandle] = {}
+        self._handles: dict[int, OpenFile | PerfEvent | OpenStream] = {}
+        self._perf_handles: dict[int, PerfEvent] = {}
+        self._stream_handles: dict[int, OpenStream] = {}
         self._took_in = False
         """All that was sent before the present requests is taken in, as they had arrived by then. Beside a
         program that fills a ring of 32 MiB it takes 25 ms, so requests sent together do it once."""
-        self._file_handles: dict[int, FileHandle] = {}
+        self._file_handles: dict[int, OpenFile] = {}
         self._waiting: list[WaitingRequest] = []
         self._dropped: list[Reply] = []
         self._delayed: deque[tuple[Change, list[Reply]]] = deque()
@@ -562,7 +475,7 @@ class TracefsConnection:
             raise _not_open(message.handle)
         return stream.missed().to_wire()
 
-    def _remember(self, file: FileHandle) -> int:
+    def _remember(self, file: OpenFile) -> int:
         try:
             _check_room(len(self._file_handles), MAX_HANDLES)
         except TraceError:
@@ -572,7 +485,7 @@ class TracefsConnection:
         self._handles[number] = self._file_handles[number] = file
         return number
 
-    def _file(self, number: int) -> FileHandle:
+    def _file(self, number: int) -> OpenFile:
         try:
             return self._file_handles[number]
         except KeyError:

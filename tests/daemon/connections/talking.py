@@ -151,7 +151,9 @@ class FakeServices:
     """A daemon, as a connection uses it. steps: the calls that belong to an operation."""
 
     def __init__(self, tree: FakeTree, perf: FakePerf, streams: Any = None) -> None:
-        self.tree, self.perf, self.streams = tree, perf, streams
+        self.tree: Any = tree
+        self.perf: Any = perf
+        self.streams = streams
         self.comms: Any = self
         self.faults = Faults()
         self.steps: list[str] = []

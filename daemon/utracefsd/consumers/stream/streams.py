@@ -44,11 +44,11 @@ MAX_BYTES = 1 << 30
 """Limit of all rings together: they are the daemon's memory. Beyond it ENOMEM."""
 
 
-class _Opened:
+class OpenStream:
     """An opened ring; `close` ends it."""
 
     def __init__(
-        self, attr: StreamAttr, sink: StreamSink, handle: int, closed: Callable[["_Opened"], None]
+        self, attr: StreamAttr, sink: StreamSink, handle: int, closed: Callable[["OpenStream"], None]
     ) -> None:
         """closed: called once, at the end."""
         self.handle = handle
@@ -93,7 +93,7 @@ class _Opened:
         raise NotImplementedError
 
 
-class PageStream(_Opened):
+class PageStream(OpenStream):
     """The pages of an instance's ring buffer."""
 
     def __init__(
@@ -102,7 +102,7 @@ class PageStream(_Opened):
         sink: StreamSink,
         handle: int,
         instance: Instance,
-        closed: Callable[[_Opened], None],
+        closed: Callable[[OpenStream], None],
     ) -> None:
         super().__init__(attr, sink, handle, closed)
         self._instance = instance
@@ -146,7 +146,7 @@ class PageStream(_Opened):
             self._instance.events.followers.remove(self._describe)
 
 
-class Stream(_Opened):
+class Stream(OpenStream):
     """The records of events."""
 
     def __init__(
@@ -157,7 +157,7 @@ class Stream(_Opened):
         handle: int,
         instances: Sequence[Instance],
         parse: Callable[[Event, bytes], Filter],
-        closed: Callable[[_Opened], None],
+        closed: Callable[[OpenStream], None],
     ) -> None:
         """parse: makes a filter for an event; FilterError."""
         super().__init__(attr, sink, handle, closed)
@@ -285,9 +285,9 @@ class Streams:
         self._instances = instances
         self._names = names
         self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
-        self._streams: dict[_Opened, list[Callable[[], None]]] = {}
+        self._streams: dict[OpenStream, list[Callable[[], None]]] = {}
         """With functions that release the stream's instances."""
-        self._lossless: dict[_Opened, tuple[int, int]] = {}
+        self._lossless: dict[OpenStream, tuple[int, int]] = {}
         """Users of the lossless ones, and `lossless_us`."""
         self.on_lossless: Callable[[], None] = lambda: None
         """Called after a change of `wait_us`."""
@@ -301,7 +301,7 @@ class Streams:
         ours = (0, os.geteuid(), uid)
         return max((us for its_uid, us in self._lossless.values() if its_uid in ours), default=0)
 
-    def open(self, attr: StreamAttr, *, handle: int, uid: int = -1) -> _Opened:
+    def open(self, attr: StreamAttr, *, handle: int, uid: int = -1) -> OpenStream:
         """stream_open; `handle` names the consumer in `stats` (`stream:HANDLE`), so no two open ones share
         it. uid: of the user who opens it.
 
@@ -327,7 +327,7 @@ class Streams:
             raise TraceError(errno.EINVAL, str(error)) from error
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no stream ring: {error.strerror}") from error
-        stream: _Opened
+        stream: OpenStream
         if attr.pages:
             stream = PageStream(attr, sink, handle, instances[0], self._closed)
         else:
@@ -353,7 +353,7 @@ class Streams:
         held = sum(stream.size for stream in self._streams)
         return f"streams: {len(self._streams)} of {MAX_STREAMS}, {held} of {MAX_BYTES} bytes\n"
 
-    def _closed(self, stream: _Opened) -> None:
+    def _closed(self, stream: OpenStream) -> None:
         for let_go in self._streams.pop(stream):
             let_go()
         if self._lossless.pop(stream, None):
