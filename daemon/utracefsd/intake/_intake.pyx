@@ -51,9 +51,11 @@ cdef enum:
     PUBLISH_BYTES = 65536
     # Longest round, until requests are answered.
     ROUND_NS = 4000000
-    # Bytes, of all rings, that wait for longer than after a burst: some milliseconds' work. See `narrow`.
-    STANDING_BYTES = 8 << 20
+    # Bytes, of all rings, that wait for longer than after a burst: a millisecond's work. See `narrow`.
+    STANDING_BYTES = 2 << 20
     STANDING_NS = 20000000
+    # Bytes that all narrow rings have together: more than STANDING_BYTES, to see that they are still full.
+    TOGETHER_BYTES = 4 << 20
     # A narrow ring has at least so many bytes, until nothing was lost in it for so long.
     NARROW_BYTES = 128 << 10
     NARROW_NS = 100000000
@@ -76,8 +78,9 @@ cdef class Intake:
     cdef readonly list rings  #: list[DataRing]
     cdef readonly int nr_cpus
     cdef readonly bint has_more     # a record was seen and left for the next call
-    cdef readonly bint is_behind    # the budget ended the last call
-    cdef uint64_t standing_ns       # since when more than STANDING_BYTES wait
+    cdef readonly bint is_behind    # the last call ended at its budget, or found a ring half full
+    cdef bint is_standing           # more than STANDING_BYTES wait, in all calls for STANDING_NS
+    cdef uint64_t changed_ns        # since when that is different in all calls, or UINT64_MAX
     cdef readonly int nr_narrow     # rings that have less than their size
     cdef bint may_tsc
     cdef public bint clock_jumped
@@ -92,6 +95,7 @@ cdef class Intake:
         self.journal = journal
         if journal is not None:
             journal.resume_clock(&self.clock)
+        self.changed_ns = UINT64_MAX
         self.look_at_clock()
 
     @property
@@ -158,7 +162,7 @@ cdef class Intake:
         cdef DataRing ring, best
         cdef PyObject **heads
         cdef uint64_t now, until, waiting = 0
-        cdef bint is_round = budget < 1 << 62
+        cdef bint is_round = budget < 1 << 62, is_half_full = False
         self.has_more = self.is_behind = False
         self.look_at_clock()    # before any ring, so that all rings are read up to this moment
         if n == 0:
@@ -177,6 +181,8 @@ cdef class Intake:
                     ring.corrupt = True
                 else:
                     waiting += ring.c.head - ring.c.tail
+                    # (as its producer sees it, who rings the doorbell only when it gets half full)
+                    is_half_full = is_half_full or ring.c.head - ring.c.published > ring.c.ring.size // 2
                 if self.next_of(ring, now):
                     heads[live] = <PyObject *>ring
                     live += 1
@@ -222,7 +228,7 @@ cdef class Intake:
                         break
                 sift(heads, 0, live)
             # Also rings without a record now: space that was stepped over goes back to the producer.
-            self.is_behind = live > 0
+            self.is_behind = live > 0 or (is_half_full and done > 0)
             for i in range(n):
                 (<DataRing>PyList_GET_ITEM(self.rings, i)).publish()
         finally:
@@ -233,20 +239,27 @@ cdef class Intake:
         """Give programs that are too fast, and lose records, less of their rings.
 
         A large ring is for bursts. If it stays full it loses as much as a small one, and every request, and
-        each record of another ring, waits until all of it is taken in.
+        each record of another ring, waits until all of it is taken in. They have all of it again when little
+        waits, whatever they lost meanwhile: a narrow ring is sooner full when the daemon has no cpu.
         """
         cdef DataRing ring
-        cdef uint64_t size = STANDING_BYTES // <uint64_t>max(self.nr_narrow, 1)
+        cdef uint64_t size = TOGETHER_BYTES // <uint64_t>max(self.nr_narrow, 1)
         size = max(size, <uint64_t>NARROW_BYTES)
-        if self.nr_narrow == 0 and waiting <= STANDING_BYTES:
-            self.standing_ns = now
+        # (not since the look before: without a cpu for a while, the daemon finds much that will not last)
+        if (waiting > STANDING_BYTES) == self.is_standing:
+            self.changed_ns = UINT64_MAX
+        elif now - min(self.changed_ns, now) > STANDING_NS:
+            self.is_standing = not self.is_standing
+            self.changed_ns = UINT64_MAX
+        else:
+            self.changed_ns = min(self.changed_ns, now)
         self.nr_narrow = 0
         for ring in self.rings:
             if ring.has_lost:
                 ring.has_lost = False
                 ring.narrow_until = now + NARROW_NS
             ring.c.withheld = 0
-            if now < ring.narrow_until and now - self.standing_ns > STANDING_NS:
+            if self.is_standing and now < ring.narrow_until:
                 self.nr_narrow += 1
                 if size < ring.c.ring.size:
                     ring.c.withheld = ring.c.ring.size - size

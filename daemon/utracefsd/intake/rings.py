@@ -60,6 +60,9 @@ from utracefsd.machine.subordinates import share_of
 # Longest time until a record is visible while the daemon is awake (the documented limit is 20 ms).
 POLL_S = 0.002
 
+# The same while a ring is narrow: it is full after a millisecond, and has no doorbell.
+NARROW_POLL_S = 0.0002
+
 # How many empty rounds before producers are asked for the doorbell again. A program that emits every few
 # milliseconds then costs neither itself a system call per record nor the daemon a wake-up.
 LINGER_ROUNDS = 10
@@ -546,8 +549,14 @@ class Rings:
 
     @property
     def is_behind(self) -> bool:
-        """The last `take_in` ended at its budget, or after some milliseconds, before it had everything."""
+        """The last `take_in` ended at its budget, or after some milliseconds, before it had everything; or a
+        ring was half full, whose doorbell may not ring again."""
         return self._intake.is_behind
+
+    @property
+    def poll_s(self) -> float:
+        """How long to wait for the next round while awake."""
+        return NARROW_POLL_S if self._intake.nr_narrow else POLL_S
 
     @property
     def lost_of_unknown(self) -> int:

@@ -33,7 +33,7 @@ import trio
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.daemon_log import daemon_log
-from utracefsd.intake.rings import LINGER_ROUNDS, POLL_S, ROUND_RECORDS, Rings
+from utracefsd.intake.rings import LINGER_ROUNDS, ROUND_RECORDS, Rings
 from utracefsd.machine import collector
 from utracefsd.server import runtime, sd_notify
 from utracefsd.server.fd_store import FdStore, take_stored
@@ -186,7 +186,7 @@ class Server:
         """Carry out requests of clients, one connection after the other, each for a bounded time."""
         while True:
             more = port.has_more
-            collector.look(idle=not more)
+            collector.look(idle=not more and not self.daemon.rings.is_behind)
             if not more:
                 await trio.lowlevel.wait_readable(port.fileno())
             try:
@@ -208,7 +208,7 @@ class Server:
         """Take in the records that producers commit to their data rings.
 
         Asleep there is no timer: the first record rings a doorbell. Awake there are no doorbells, except
-        where a ring passes half full; a round follows every POLL_S, until LINGER_ROUNDS rounds were empty.
+        where a ring passes half full; a round follows every `poll_s`, until LINGER_ROUNDS rounds were empty.
         """
         while True:
             await trio.lowlevel.wait_readable(rings.fileno())
@@ -231,7 +231,7 @@ class Server:
                     rings.want_wakeup(False)
                     self.step_done()
                     empty_rounds = 0
-                with trio.move_on_after(POLL_S):
+                with trio.move_on_after(rings.poll_s):
                     await trio.lowlevel.wait_readable(rings.fileno())
 
     def _round(self, rings: Rings, budget: int | None = None) -> int:
