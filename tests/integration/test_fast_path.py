@@ -1,27 +1,13 @@
-"""Shared memory causes no late records, no starved neighbours, no busy idle daemon."""
+"""Shared memory causes no late records, no busy idle daemon."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 from tests.integration.conftest import DaemonProcess
-from tests.integration.test_conservation import stats
 from utracefs import Session
-
-FLOOD = """
-import sys, utracefs
-event = utracefs.event("flood u64 n")
-while not event:
-    pass
-print("going", flush=True)
-while event:
-    for n in range(1000):
-        event.emit(n)
-"""
 
 
 def cpu_ticks(pid: int) -> int:
@@ -45,39 +31,6 @@ def test_a_record_is_read_from_trace_pipe_at_once(daemon: DaemonProcess) -> None
             took.append(time.monotonic() - begin)
         # The promise is 20 ms; half of the reads may be delayed by other work of the machine.
         assert sorted(took)[10] < 0.020, took
-
-
-def test_a_flooding_producer_starves_no_other(daemon: DaemonProcess, environment: dict[str, str]) -> None:
-    with daemon.tree() as tree, Session(daemon.directory) as session:
-        # (Its own flood keeps that event when the program ends.)
-        event, _flood = session.event("modest u64 n"), session.event("flood u64 n")
-        assert not event
-        tree.write_file("events/user_events/modest/enable", b"1\n")
-        tree.write_file("standing_events", b"flood\n")
-        flood = subprocess.Popen(
-            [sys.executable, "-c", FLOOD], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        try:
-            assert flood.stdout is not None
-            assert flood.stdout.readline() == "going\n"
-            took = []
-            for n in range(50):
-                event.emit(n)
-                begin = time.monotonic()
-                tree.read_file("tracing_on")
-                took.append(time.monotonic() - begin)
-            emitted, consumers = stats(tree.read_file("events/user_events/modest/stats"))
-            assert (emitted, consumers["ftrace"]["lost"]) == (50, 0)
-            assert sorted(took)[25] < 0.5, took
-            tree.write_file("events/user_events/flood/enable", b"0\n")
-            flood.wait(60)
-        finally:
-            flood.kill()
-            flood.wait()
-            assert flood.stdout is not None
-            flood.stdout.close()
-        emitted, consumers = stats(tree.read_file("events/user_events/flood/stats"))
-        assert emitted == sum(consumers["ftrace"].values())
 
 
 def test_the_daemon_falls_asleep_again(daemon: DaemonProcess, eventually: Callable[..., None]) -> None:

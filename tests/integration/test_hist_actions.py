@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.integration.conftest import DaemonProcess
 from tests.judges import run_judge
 
@@ -55,11 +53,3 @@ def test_latency_from_a_program_to_trace_cmd(daemon: DaemonProcess, tmp_path: Pa
     ):
         found = re.findall(r"lat: +id=(\d+), delta=(\d+), rc=(-?\d+)", text)
         assert [(id, rc) for id, _, rc in found] == [("0", "0"), ("1", "-1"), ("2", "-2")]
-
-
-def test_without_its_event_nothing_is_recorded(daemon: DaemonProcess) -> None:
-    with daemon.tree() as tree:
-        with pytest.raises(FileNotFoundError):
-            tree.read_file("events/synthetic/lat/format")
-        tree.write_file("synthetic_events", b"lat u64 id\n", truncate=False)
-        assert b"name: lat\n" in tree.read_file("events/synthetic/lat/format")

@@ -1,18 +1,14 @@
 """`utracefs forward parquet:...` between real processes: the queries of docs/forward.md against the daemon's
-own numbers; forwarders killed while they write."""
+own numbers."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
-import random
 import re
-import signal
 import struct
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -23,7 +19,6 @@ import pytest
 
 from tests.client.daemons import fake_daemon
 from tests.client.recordings.event_header.event_headers import FIELDS, NAME, field, payload
-from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 from tests.integration.forward.conftest import WAIT_S, Start, stop
 from tests.integration.pages import blocks
@@ -31,12 +26,10 @@ from tests.judges import library, needs
 from tests.soak.plain import PlainConnection
 from utracefs import Session
 from utracefs.forward.forwarder import STATUS_FILE
-from utracefs.forward.spool import Spool
 
 duckdb = library("duckdb")
 library("pyarrow.parquet")
 
-from tests.client.forward.test_parquet import work
 
 EXAMPLE, SUM, _ = (block.text for block in blocks(Path("docs/forward.md").read_text()) if block.kind == "sql")
 
@@ -178,96 +171,3 @@ def test_the_clock_is_set(daemon: DaemonProcess, session: Session, start: Start,
     (told,) = query(SUM, tmp_path / "out")
     assert (told["arrived"], told["records"], told["lost"]) == (300, 300, 0)
     assert emitted(daemon, "work") == 300
-
-
-def test_killed_while_records_come(
-    daemon: DaemonProcess, session: Session, start: Start, tmp_path: Path
-) -> None:
-    """While another consumer records. Records in the daemon's ring are counted, and none is there twice."""
-    rnd = random.Random(3)
-    with daemon.tree() as tree:
-        tree.write_file("standing_events", b"user_events:*")
-    event = session.event("work u64 a")
-    numbers = itertools.count()
-
-    def emit_for(duration_s: float) -> None:
-        end = time.monotonic() + duration_s
-        while time.monotonic() < end:
-            event.emit(next(numbers))
-
-    for _ in range(4):
-        process = start()
-        wait_for(lambda: event)
-        emit_for(rnd.random())
-        process.kill()
-        process.communicate(timeout=WAIT_S)
-        emit_for(rnd.random())
-    process = start()
-    number = next(numbers)
-    emit(session, "work u64 a", (number,))
-    stop(process)
-    assert not list((tmp_path / "out").rglob(".*.new"))
-    (row,) = query(SUM, tmp_path / "out")
-    assert row["records"] == row["arrived"]
-    assert row["arrived"] + row["lost"] == emitted(daemon, "work")
-    assert row["lost"] and not row["is_unknown"]
-    files = f"read_parquet('{tmp_path / 'out'}/event=*work/**/*.parquet')"
-    ((count, distinct, last),) = duckdb.execute(
-        f"select count(*), count(distinct a), max(a) from {files}"
-    ).fetchall()
-    assert count == distinct
-    assert last == number
-
-
-DRAIN = """
-import sys
-from pathlib import Path
-from utracefs.forward.spool import MIN_SIZE, Spool
-from utracefs.forward.target import Settings, open_target
-
-folder = Path(sys.argv[1])
-spool = Spool(folder / "spool", MIN_SIZE)
-settings = Settings({"records": sys.argv[2]}, directory=folder / "spool")
-target = open_target(f"parquet:{folder / 'out'}", settings)
-print("going", flush=True)
-while batches := spool.take(target.limits, 0):
-    assert not target.send(batches)
-    spool.done()
-"""
-
-
-@pytest.mark.long
-def test_killed_in_the_middle_of_a_file(tmp_path: Path) -> None:
-    """A full spool, drained by processes that are killed at random: everything is there, once; readers see
-    whole files at any time."""
-    rnd = random.Random(7)
-    spool = Spool(tmp_path / "spool", 1 << 20)
-    wanted = 0
-    for n in range(300):
-        assert spool.append(work(0, *range(wanted, wanted + 20), id_=5 + n % 2))
-        wanted += 20
-    spool.close()
-    (tmp_path / "out").mkdir()
-    killed = 0
-    while True:
-        command = [sys.executable, "-c", DRAIN, str(tmp_path), str(rnd.choice([100, 130, 700]))]
-        process = Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(rnd.random() * 0.1 * (1 + killed) if killed < 20 else WAIT_S)
-        process.send_signal(signal.SIGKILL)
-        _, log = process.communicate(timeout=WAIT_S)
-        assert process.returncode in (0, -signal.SIGKILL), log
-        if list((tmp_path / "out").rglob("*%3A*/**/*.parquet")):
-            files = f"read_parquet('{tmp_path / 'out'}/event=*%3A*/**/*.parquet')"
-            ((count, distinct),) = duckdb.execute(
-                f"select count(*), count(distinct a) from {files}"
-            ).fetchall()
-            assert count == distinct
-        if process.returncode == 0:
-            break
-        killed += 1
-    assert (count, distinct) == (wanted, wanted)
-    assert killed
-    assert not list((tmp_path / "out").rglob(".*.new"))

@@ -7,16 +7,12 @@ The producer is written from docs/protocol.md with struct and a socket, independ
 from __future__ import annotations
 
 import errno
-import itertools
 import mmap
 import os
-import random
 import re
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +21,6 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
 from tests.soak.plain import PlainConnection
 from utracefsd.server.runtime import locate
@@ -113,14 +108,6 @@ class Producer:
                 assert self.ring is not None
                 os.eventfd_write(self.ring[1], 1)
 
-    def lose(self, count: int) -> None:
-        """Count so many as lost, like a producer that finds its ring full."""
-        lost_of = DATA + SIZE
-        struct.pack_into(
-            "<I", self.memory, lost_of, struct.unpack_from("<I", self.memory, lost_of)[0] + count
-        )
-        self.words[LOST // 8] += count
-
     def close(self) -> None:
         self.sock.close()
         if self.ring is not None:
@@ -172,23 +159,6 @@ def test_what_was_committed_is_there_once(daemon: DaemonProcess, producer: Produ
     text, stats = read(daemon, "trace", "events/user_events/a/stats")
     assert numbers(text) == list(range(1200))
     assert stats.startswith(b"emitted: %d\n" % (1200 - len(before))), "these begin anew"
-
-
-def test_killed_again_and_again_while_it_takes_in(daemon: DaemonProcess, producer: Producer) -> None:
-    chance = random.Random(3)
-    write(daemon, buffer_size_kb=b"4096", events__enable=b"1")
-    for _ in range(8):
-        until = time.monotonic() + chance.random() * 0.02
-        while time.monotonic() < until:
-            producer.emit(200)
-        daemon.stop(kill=True)
-        producer.emit(100)
-        daemon.start()
-        producer.come_back()
-    text, overrun = read(daemon, "trace", "per_cpu/cpu0/stats")
-    assert b"overrun: 0\n" in overrun
-    assert producer.emitted > 1000
-    assert numbers(text) == list(range(producer.emitted))
 
 
 def test_the_socket_path_continues(daemon: DaemonProcess, producer: Producer) -> None:
@@ -264,41 +234,7 @@ def test_a_ring_in_use_is_not_adopted_twice(daemon: DaemonProcess, producer: Pro
         other.close()
 
 
-def inode(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return -1
-
-
-def test_killed_again_while_it_takes_over(daemon: DaemonProcess, producer: Producer) -> None:
-    """Daemons killed at any moment of their start leave the state that they found."""
-    chance = random.Random(4)
-    write(daemon, events__enable=b"1", standing_events=b"later\n")
-    producer.emit(300)
-    status = locate(daemon.directory).status_file
-    daemon.stop(kill=True)
-    for _ in range(10):
-        old = inode(status)
-        starting = Popen(
-            [sys.executable, "-m", "utracefsd", "--dir", daemon.directory], stderr=subprocess.DEVNULL
-        )
-        deadline = time.monotonic() + 60
-        while inode(status) == old:  # its first action there
-            assert time.monotonic() < deadline
-        time.sleep(chance.random() * 0.01)
-        starting.kill()
-        starting.wait()
-    daemon.start()
-    producer.come_back()
-    trace, standing, enabled = read(daemon, "trace", "standing_events", "set_event")
-    assert numbers(trace) == list(range(300))
-    assert standing == b"later\n"
-    assert enabled == b"user_events:a\n"
-    assert b"set-aside" not in daemon.stop()
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)], ids=str)
 def test_times_and_order_are_those_of_the_records(daemon: DaemonProcess, order: tuple[int, ...]) -> None:
     """In any order of return: rings are merged when all are back."""
     producers = [Producer(daemon.directory, f"p{n}") for n in range(3)]
@@ -372,41 +308,6 @@ def test_what_comes_over_the_socket_makes_no_record_of_a_ring_late(
     assert b"late events" not in stats
 
 
-def test_a_program_that_ended_meanwhile(daemon: DaemonProcess, producer: Producer) -> None:
-    """Without a service manager that kept its ring, the records in it are lost."""
-    write(daemon, events__enable=b"1")
-    script = "import utracefs\nwhile not utracefs.event('b u64 n'): pass\nprint('up', flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script],
-        env={**os.environ, "UTRACEFS_DIR": daemon.directory},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as other:
-        write(daemon, standing_events=b"b\n")
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"up\n"
-        daemon.stop(kill=True)
-        other.kill()
-    producer.emit(5)
-    daemon.start()
-    producer.come_back()
-    assert numbers(read(daemon, "trace")[0]) == list(range(5))
-
-
-def test_a_program_that_lives_and_does_not_come_back(daemon: DaemonProcess, producer: Producer) -> None:
-    """It is waited for, for a bounded time; no other producer loses records by that."""
-    other = Producer(daemon.directory, "b")
-    try:
-        write(daemon, events__enable=b"1")
-        daemon.stop(kill=True)
-        producer.emit(5)
-        daemon.start()
-        producer.come_back()
-        assert numbers(read(daemon, "trace")[0]) == list(range(5))
-    finally:
-        other.close()
-
-
 def test_a_connection_that_ends_before_all_are_back(daemon: DaemonProcess, producer: Producer) -> None:
     """Its committed records are taken in with the others, in their places."""
     other = Producer(daemon.directory, "b")
@@ -422,61 +323,3 @@ def test_a_connection_that_ends_before_all_are_back(daemon: DaemonProcess, produ
     trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
     assert re.findall(rb" (a|b): n=", trace) == [b"a", b"b"] * 5
     assert b"late events" not in stats
-
-
-def test_killed_again_while_it_waits(daemon: DaemonProcess, producer: Producer) -> None:
-    """The next one waits for the same rings."""
-    other = Producer(daemon.directory, "b")
-    try:
-        write(daemon, events__enable=b"1")
-        for _ in range(3):
-            daemon.stop(kill=True)
-            for _ in range(5):
-                producer.emit(1)
-                other.emit(1)
-            daemon.start()
-            other.come_back()
-        producer.come_back()
-        trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
-    finally:
-        other.close()
-    assert re.findall(rb" (a|b): n=", trace) == [b"a", b"b"] * 15
-    assert b"late events" not in stats
-
-
-def test_losses_between_looks_are_counted(daemon: DaemonProcess, producer: Producer) -> None:
-    """By one daemon, whose counts end with it; a later one has them in the ring buffer, in front of the next
-    record."""
-
-    def lost() -> tuple[int, ...]:
-        found = re.match(
-            rb"emitted: (\d+)\n(?:lost in data rings: \d+\n)?ftrace: .* lost (\d+)",
-            read(daemon, "events/user_events/a/stats")[0],
-        )
-        assert found is not None
-        return tuple(map(int, found.groups()))
-
-    def restart() -> None:
-        daemon.stop(kill=True)
-        daemon.start()
-        producer.come_back()
-
-    write(daemon, events__enable=b"1")
-    producer.lose(7)
-    assert lost() == (7, 7)
-    daemon.stop(kill=True)
-    producer.lose(5)
-    daemon.start()
-    producer.come_back()
-    assert lost() == (5, 5)
-    producer.lose(1)
-    assert lost() == (6, 6)
-    producer.emit(1)
-    assert b"[LOST 13 EVENTS]" in read(daemon, "trace")[0]
-    restart()
-    assert lost() == (0, 0)
-    other = Producer(daemon.directory, "b")
-    other.lose(3)
-    other.close()
-    restart()
-    assert lost() == (0, 0)

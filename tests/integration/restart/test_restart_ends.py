@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -169,74 +168,38 @@ def test_at_each_step_of_an_end(daemon: DaemonProcess, what: str) -> None:
     assert_it_is_there(daemon)
 
 
-def test_at_any_moment_of_a_start(daemon: DaemonProcess) -> None:
-    """At any moment, a signal may end it in any way."""
-    for moment in range(20):
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "utracefsd", "--dir", daemon.directory, "--keep-state"],
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            popen.wait(0.15 + moment * 0.01)
-        except subprocess.TimeoutExpired:
-            popen.terminate()
-        popen.wait(60)
-    assert_it_is_there(daemon)
-
-
-class TestStartsThatFail:
-    def test_a_file_in_the_way(self, daemon: DaemonProcess) -> None:
-        for name in ("tracefs", "user_events_data"):
-            path = Path(daemon.directory, name)
-            path.unlink(missing_ok=True)
-            path.write_bytes(b"in the way")
-            with pytest.raises(AssertionError, match="in the way"):
-                daemon.start()
-            path.unlink()
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+@pytest.mark.parametrize("full", ["the directory of the sockets", "shared memory"])
+def test_a_full_file_system(daemon: DaemonProcess, full: str) -> None:
+    """Each full file system is private to the daemon, in a mount namespace of its own."""
+    state = locate(daemon.directory).status_folder
+    if full == "shared memory":
+        # The state is copied into the small file system, which is then filled to the last byte.
+        script = f"""
+            cp -a {state} /var/tmp/$$ && mount -t tmpfs -o size=24m,mode=1777 tmpfs /dev/shm
+            mv /var/tmp/$$ {state}
+            cat /dev/zero > /dev/shm/full 2>/dev/null
+            rm -f {daemon.directory}/tracefs; "$@" & pid=$!
+            while kill -0 $pid && [ ! -S {daemon.directory}/tracefs ]; do :; done 2>/dev/null
+            kill $pid; wait $pid
+            rm /dev/shm/full; "$@" --log-level debug & pid=$!
+            while [ ! -S {daemon.directory}/tracefs ]; do kill -0 $pid || exit 9; done
+            {sys.executable} -m utracefs.cli cat --dir {daemon.directory} trace dynamic_events
+            kill $pid; wait $pid
+        """
+        run = in_namespace(script, daemon)
+        assert "a precious marker" in run.stdout, run
+        assert "precious" in run.stdout
+        assert "set-aside" not in run.stderr
+    else:
+        script = f"""
+            mount -t tmpfs -o nr_inodes=2,mode=0700 tmpfs {daemon.directory}
+            "$@"; echo "status $?"
+        """
+        run = in_namespace(script, daemon)
+        assert "status 1" in run.stdout, run
+        assert os.strerror(errno.ENOSPC) in run.stderr
         assert_it_is_there(daemon)
-
-    def test_somebody_answers_there(self, daemon: DaemonProcess) -> None:
-        path = Path(daemon.directory, "tracefs")
-        path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX) as other:
-            other.bind(str(path))
-            other.listen()
-            with pytest.raises(AssertionError, match="somebody answers there already"):
-                daemon.start()
-        assert_it_is_there(daemon)
-
-    @pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
-    @pytest.mark.parametrize("full", ["the directory of the sockets", "shared memory"])
-    def test_a_full_file_system(self, daemon: DaemonProcess, full: str) -> None:
-        """Each full file system is private to the daemon, in a mount namespace of its own."""
-        state = locate(daemon.directory).status_folder
-        if full == "shared memory":
-            # The state is copied into the small file system, which is then filled to the last byte.
-            script = f"""
-                cp -a {state} /var/tmp/$$ && mount -t tmpfs -o size=24m,mode=1777 tmpfs /dev/shm
-                mv /var/tmp/$$ {state}
-                cat /dev/zero > /dev/shm/full 2>/dev/null
-                rm -f {daemon.directory}/tracefs; "$@" & pid=$!
-                while kill -0 $pid && [ ! -S {daemon.directory}/tracefs ]; do :; done 2>/dev/null
-                kill $pid; wait $pid
-                rm /dev/shm/full; "$@" --log-level debug & pid=$!
-                while [ ! -S {daemon.directory}/tracefs ]; do kill -0 $pid || exit 9; done
-                {sys.executable} -m utracefs.cli cat --dir {daemon.directory} trace dynamic_events
-                kill $pid; wait $pid
-            """
-            run = in_namespace(script, daemon)
-            assert "a precious marker" in run.stdout, run
-            assert "precious" in run.stdout
-            assert "set-aside" not in run.stderr
-        else:
-            script = f"""
-                mount -t tmpfs -o nr_inodes=2,mode=0700 tmpfs {daemon.directory}
-                "$@"; echo "status $?"
-            """
-            run = in_namespace(script, daemon)
-            assert "status 1" in run.stdout, run
-            assert os.strerror(errno.ENOSPC) in run.stderr
-            assert_it_is_there(daemon)
 
 
 def in_namespace(script: str, daemon: DaemonProcess) -> subprocess.CompletedProcess[str]:

@@ -113,22 +113,6 @@ def test_a_program_that_ended_meanwhile_loses_nothing(
     assert read(manager, "trace")[0].count(b": n=0x") == before
 
 
-def test_killed_again_and_again_before_it_has_read_them(
-    manager: ServiceManager, program: Callable[[str], Program]
-) -> None:
-    one = program("a")
-    write(manager, events__enable=b"1")
-    manager.wait_until_stored(1)
-    manager.stop(kill=True)
-    one.emit(1000)
-    one.end()
-    for _ in range(5):
-        manager.start()
-        manager.stop(kill=True)
-    manager.start()
-    assert numbers(read(manager, "trace")[0]) == list(range(1000))
-
-
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
 def test_a_program_that_lives_adopts_its_ring(manager: ServiceManager, kill: bool) -> None:
     """Each record once, whether it was taken in before the program came back or after."""
@@ -152,16 +136,6 @@ def test_a_program_that_lives_adopts_its_ring(manager: ServiceManager, kill: boo
     finally:
         producer.close()
     manager.wait_until_stored(0)
-
-
-def test_the_end_of_a_program_gives_its_ring_up(
-    manager: ServiceManager, program: Callable[[str], Program]
-) -> None:
-    one = program("a")
-    manager.wait_until_stored(1)
-    one.end()
-    manager.wait_until_stored(0)
-    assert manager.said.count("FDSTORE=1") == manager.said.count("FDSTOREREMOVE=1") == 1
 
 
 def test_what_does_not_fit_is_as_without_and_said(directory: str) -> None:

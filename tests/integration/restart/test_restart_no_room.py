@@ -3,18 +3,13 @@ buffer."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import itertools
 import os
-import random
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -69,30 +64,6 @@ def test_what_was_not_taken_in_is_recorded_by_the_next(daemon: DaemonProcess, pr
     # This one had space: everything is kept again.
     assert WARNING not in restart(daemon, producer)
     assert numbers(read(daemon, "trace")[0]) == list(range(500, 1100))
-
-
-def test_killed_again_and_again(daemon: DaemonProcess, producer: Producer) -> None:
-    """In memory, each daemon has one contiguous piece of the emitted records: it begins where the previous
-    one ended, and the last one reaches the end."""
-    chance = random.Random(5)
-    write(daemon, events__enable=b"1")
-    seen = 0
-    for _ in range(6):
-        limit_files(daemon)
-        write(daemon, buffer_size_kb=b"%d" % chance.randrange(4000, 5000))
-        until = time.monotonic() + chance.random() * 0.02
-        while time.monotonic() < until:
-            producer.emit(200)
-        found = numbers(read(daemon, "trace")[0])
-        assert found == list(range(producer.emitted - len(found), producer.emitted))
-        seen = producer.emitted
-        while time.monotonic() < until + 0.01:
-            producer.emit(200)
-        restart(daemon, producer)
-        found = numbers(read(daemon, "trace")[0])
-        assert found == list(range(producer.emitted - len(found), producer.emitted))
-        assert producer.emitted - len(found) >= seen, "nothing that was recorded before is recorded again"
-        seen = producer.emitted
 
 
 INSIDE = """
@@ -153,51 +124,6 @@ def in_a_small_dev_shm(directory: str) -> None:
     assert b"Traceback" not in daemon.log, daemon.log.decode()
 
 
-def killed_in_a_full_dev_shm(directory: str) -> None:
-    """At any moment, again and again, without a free page: every answered request has its effect, and every
-    record is there. The daemons also start without a free page."""
-    chance = random.Random(3)
-    daemon = DaemonProcess(directory)
-    daemon.start()
-    producer = Producer(directory)
-    try:
-        write(daemon, buffer_size_kb=b"64", events__enable=b"1", standing_events=b"a\nk*\n")
-        take_all_room()
-        told: list[bytes] = []
-        for life in range(8):
-            producer.emit(20)
-            last = chance.randrange(3, 30)
-            assert daemon.process is not None
-            killing = threading.Timer(chance.random() * 0.005, daemon.process.kill)
-            with contextlib.suppress(ConnectionError), daemon.tree() as tree:
-                for n in itertools.count():
-                    if n == last:
-                        killing.start()
-                    name = b"k%d_%d" % (life, n)
-                    tree.write_file("dynamic_events", b"u:%s u32 n\n" % name, truncate=False)
-                    told.append(name)
-                    for on in (b"1", b"0", b"1"):
-                        tree.write_file(f"events/user_events/{name.decode()}/enable", on)
-            killing.join()
-            daemon.stop(kill=True)
-            producer.emit(20)
-            daemon.start()
-            producer.sock.close()
-            producer.connect()
-            trace, enabled, events = read(daemon, "trace", "set_event", "dynamic_events")
-            assert numbers(trace) == list(range(40 * (life + 1)))
-            assert b"user_events:a\n" in enabled
-            names = {line.split()[0][2:] for line in events.splitlines()}
-            assert set(told) <= names
-        with pytest.raises(OSError), open("/dev/shm/more", "wb", buffering=0) as more:
-            more.write(bytes(4096))
-    finally:
-        producer.close()
-        daemon.stop()
-    for what in (b"Traceback", b"set-aside", b"cannot be written", b"no room"):
-        assert what not in daemon.log, daemon.log.decode()
-
-
 def refused(daemon: DaemonProcess, path: str, data: bytes) -> str:
     """The error of a write that appends; empty if it succeeds."""
     with daemon.tree() as tree:
@@ -253,9 +179,7 @@ def features_in_a_small_dev_shm(directory: str) -> None:
     assert b"Traceback" not in daemon.log, daemon.log.decode()
 
 
-@pytest.mark.parametrize(
-    "what", ["in_a_small_dev_shm", "features_in_a_small_dev_shm", "killed_in_a_full_dev_shm"]
-)
+@pytest.mark.parametrize("what", ["in_a_small_dev_shm", "features_in_a_small_dev_shm"])
 def test_in_a_small_dev_shm(what: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, for a mount namespace of its own")
