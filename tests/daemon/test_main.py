@@ -3,7 +3,6 @@
 import contextlib
 import grp
 import json
-import mmap
 import os
 import re
 import select
@@ -205,34 +204,6 @@ def test_usage(tmp_path: Path) -> None:
     assert wrong.returncode == 2
     shown = subprocess.run([*COMMAND, "--version"], capture_output=True, check=True)
     assert shown.stdout.startswith(b"utracefsd, version ")
-
-
-def test_after_a_kill_the_next_one_starts_and_old_mappings_are_turned_off(
-    start: Callable[..., Process],
-) -> None:
-    process = start()
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(DEADLINE_S)
-        sock.connect(os.fspath(process.place.data_socket))
-        sock.sendall(encode_request(1, "DIAG_IOCSREG", [{"name_args": "e"}]))
-        sock.recv(1000)
-        sock.sendall(encode_request(2, "mmap_status", []))
-        _, fds, _, _ = socket.recv_fds(sock, 1000, 1)
-        call(process.place.tracefs_socket, "write_file", "events/enable", b"1", True)
-        with mmap.mmap(fds[0], 4096, mmap.MAP_SHARED, mmap.PROT_READ) as status:
-            os.close(fds[0])
-            process.popen.kill()
-            process.popen.wait()
-            assert any(status[:])
-            assert process.place.data_socket.exists()
-            successor = start()
-            assert successor.ready == b"READY\n"
-            assert not any(status[:])
-    assert call(successor.place.tracefs_socket, "read_file", "events/enable") == b"1\n", "gone on with"
-    assert successor.end()[0] == 0
-    assert successor.place.status_folder.exists(), "the program may still come back"
-    assert start().end(signal.SIGINT)[0] == 0
-    assert not successor.place.status_folder.exists()
 
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:

@@ -167,24 +167,6 @@ def test_several_and_one_that_stalls(session: Session, attach: Attach) -> None:
         assert record.fields == {"a": 1, "s": "y"}
 
 
-def test_losses_are_in_front_of_the_next_record(session: Session, attach: Attach) -> None:
-    with attach("ev", ring_bytes=SMALL) as stream:
-        event = session.event("ev u32 a")
-        wait_for(lambda: event)
-        for number in range(20_000):
-            event.emit(number)
-        session.flush(60)
-        received: Counter[str] = Counter()
-        lost: Counter[str] = Counter()
-        while received.total() + lost.total() < 20_000:
-            batch = next(stream.batches())
-            received.update(batch.counts)
-            lost.update(batch.lost)
-        assert lost == stream.lost
-        assert (list(batch), batch.columns()) == ([], {})
-        assert batch.lost
-
-
 def test_it_ends_when_nothing_comes(session: Session, attach: Attach) -> None:
     with attach(timeout_s=0.2) as stream:
         begin = time.monotonic()

@@ -20,8 +20,6 @@ import trio
 
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.errors import TraceError
-from utracefsd.connections.accepted_connection import MAX_WAITING_BYTES
-from utracefsd.connections.port import PIECE_BYTES
 from utracefsd.server import runtime
 from utracefsd.server.serve import Server, Serving, serve
 
@@ -336,18 +334,6 @@ class TestHostileClients:
 
     Emit = Callable[[], Awaitable[None]]
 
-    async def test_half_a_message_and_gone(self, daemon: Running, good: Emit) -> None:
-        message = encode_request(1, "DIAG_IOCSREG", [{"name_args": "half u32 n"}])
-        for end in range(1, len(message)):
-            for connect in (daemon.data, daemon.tree):
-                client = await connect()
-                await client.send(message[:end])
-                client.close()
-            await good()
-        assert await (await daemon.tree()).call("read_file", "user_events_status") == (
-            b"good # Used by ftrace\n\nActive: 1\nBusy: 1\n"
-        )
-
     @pytest.mark.parametrize("garbage", [b"\xc1", b"GET / HTTP/1.1\r\n\r\n", b"\x93\x01\x02\x03", b"\x00"])
     async def test_garbage(self, daemon: Running, good: Emit, garbage: bytes) -> None:
         for connect in (daemon.data, daemon.tree):
@@ -356,63 +342,6 @@ class TestHostileClients:
             number, _ = await client.last_words()
             assert number == errno.EPROTO
             await good()
-
-    async def test_a_thousand_at_once(self, daemon: Running, good: Emit) -> None:
-        clients = []
-        for i in range(1000):
-            clients.append(await daemon.data())
-            if i % 100 == 0:
-                await good()
-        for client in clients:
-            client.close()
-        port = daemon.serving.daemon.data
-
-        async def only_the_good_one() -> bool:
-            return len(port) == 1
-
-        await until(only_the_good_one)
-        await good()
-
-    async def test_a_peer_that_reads_no_responses_is_not_read_from(self, daemon: Running, good: Emit) -> None:
-        """Its own socket fills, and so it waits; what the daemon keeps is bounded."""
-        client = await daemon.data()
-        await client.call("sync")
-        [slow, *_] = list(daemon.serving.daemon.data)[-1:]
-        sent, full = 0, False
-        while not full:
-            with trio.move_on_after(0.05) as scope:
-                await client.send(encode_request(1, "x" * 60, []) * 10)
-                sent += 10
-            full = scope.cancelled_caught and slow.link.waiting_bytes > MAX_WAITING_BYTES
-        await good()
-        assert slow.link.waiting_bytes < MAX_WAITING_BYTES + PIECE_BYTES * 4
-        assert sum(len(one.data) for one in slow.link._queue) < MAX_WAITING_BYTES + PIECE_BYTES * 4
-        for _ in range(sent):
-            message = await client.message()
-            assert message is not None
-            assert message[2][0] == errno.ENOSYS
-
-    async def test_not_reading_a_large_file(self, daemon: Running, good: Emit) -> None:
-        producer, lazy = await daemon.producer(), await daemon.tree()
-        for first in range(0, 30_000, 1000):
-            await producer.send(b"".join(record(n) for n in range(first, first + 1000)))
-        await producer.call("sync")
-        asked = [await lazy.request("read_file", "trace") for _ in range(20)]
-        await good()
-        other = await daemon.tree()
-        assert await other.call("read_file", "tracing_on") == b"1\n"
-        [slow] = [one for one in daemon.serving.daemon.tracefs if one.link.waiting_bytes]
-        # one large response waits; the other requests were not read
-        assert slow.link.waiting_bytes < 4 << 20
-        sizes = {len(await lazy.response(msgid)) for msgid in asked}
-        assert min(sizes) > 1 << 20
-
-    async def test_too_many_administrators(self, daemon: Running, good: Emit) -> None:
-        daemon.serving.daemon.tracefs.max_connections = 5
-        clients = [await daemon.tree() for _ in range(5)]
-        assert (await clients[-1].last_words())[0] == errno.EMFILE
-        clients[0].close()
-        await good()
 
     async def test_a_flood_starves_no_connection(self, daemon: Running) -> None:
         producer, other, tree = await daemon.producer(), await daemon.producer("other"), await daemon.tree()
@@ -437,21 +366,6 @@ class TestHostileClients:
         recorded, filtered, lost = (int(word) for word in ftrace.split()[2::2])
         assert recorded + filtered + lost == int(emitted.split()[1])
         assert int(emitted.split()[1]) % 5000 == 0
-
-    async def test_unrequested_descriptors(self, daemon: Running, good: Emit) -> None:
-        before = len(os.listdir("/proc/self/fd"))
-        for path in (daemon.serving.runtime.data_socket, daemon.serving.runtime.tracefs_socket):
-            with socket.socket(socket.AF_UNIX) as sock:
-                sock.connect(os.fspath(path))
-                socket.send_fds(sock, [encode_request(1, "nonsense", [])], [sock.fileno()] * 10)
-                await trio.lowlevel.wait_readable(sock)
-                assert msgpack.unpackb(sock.recv(1000))[2][0] == errno.ENOSYS
-
-        async def closed() -> bool:
-            return len(os.listdir("/proc/self/fd")) == before
-
-        await until(closed)
-        await good()
 
 
 async def test_an_unexpected_exception_is_logged_and_answered(
