@@ -196,9 +196,8 @@ static void records(char *arguments)
 
 static struct bp_program *load(const char *hex)
 {
-	static char log[4096];
 	size_t size;
-	struct bp_load load = {.map_of = map_of, .name = "program", .log = log, .log_size = sizeof(log)};
+	struct bp_load load = {.map_of = map_of, .name = "program"};
 	uint8_t *bytes = bytes_of(hex, &size);
 	struct bp_program *program = NULL;
 	int error;
@@ -206,9 +205,8 @@ static struct bp_program *load(const char *hex)
 	load.instructions = (const struct bpf_insn *)bytes;
 	load.n = (uint32_t)(size / 8);
 	error = bp_program_load(&program, &load);
-	log[strcspn(log, "\n")] = 0;
 	if (error)
-		printf("%d %s\n", error, strcmp(log, load.why) ? "the log differs" : log);
+		printf("%d %s\n", error, load.why);
 	free(bytes);
 	return program;
 }

@@ -412,8 +412,6 @@ int bp_program_load(struct bp_program **made, struct bp_load *load)
 	*loading.program = (struct bp_program){.n = load->n, .type = load->type, .id = ++ids, .references = 1};
 	snprintf(loading.program->name, sizeof(loading.program->name), "%s", load->name ? load->name : "");
 	error = decode_all(&loading);
-	if (load->log && load->log_size)
-		snprintf(load->log, load->log_size, "%s%s", load->why, *load->why ? "\n" : "");
 	if (error)
 		bp_program_put(loading.program);
 	else

@@ -32,10 +32,7 @@ struct bp_load {
 	const int32_t *fd_array; /* of BPF_PROG_LOAD, or NULL */
 	/* The map of a descriptor of the tool, or NULL. */
 	struct bp_map *(*map_of)(int fd);
-	/* The tool's log, or NULL: a message like those of the kernel's verifier. */
-	char *log;
-	uint32_t log_size;
-	/* Set if loading failed: one sentence for the user, without a newline. */
+	/* Set if loading failed: one sentence, like those of the kernel's verifier, without a newline. */
 	char why[256];
 };
 
@@ -49,7 +46,7 @@ struct bp_program {
 	struct bp_instruction *instructions;
 };
 
-/* One reference. 0; -EINVAL or -EBADF (see log and why), -E2BIG, -ENOMEM. */
+/* One reference. 0; -EINVAL or -EBADF (see why), -E2BIG, -ENOMEM. */
 int bp_program_load(struct bp_program **program, struct bp_load *load);
 void bp_program_put(struct bp_program *program);
 

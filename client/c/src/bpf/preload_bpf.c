@@ -205,9 +205,7 @@ COMMAND(load_program)
 			       .type = attr->prog_type,
 			       .name = attr->prog_name,
 			       .fd_array = (const void *)attr->fd_array,
-			       .map_of = map_of,
-			       .log = (char *)attr->log_buf,
-			       .log_size = attr->log_buf ? attr->log_size : 0};
+			       .map_of = map_of};
 	int error;
 
 	if (load.type >= 32 || !(types & 1u << load.type)) {
@@ -221,6 +219,8 @@ COMMAND(load_program)
 	if (!load.instructions)
 		return -EFAULT;
 	error = bp_program_load(&program, &load);
+	if (attr->log_buf && attr->log_size)
+		snprintf((char *)attr->log_buf, attr->log_size, "%s%s", load.why, *load.why ? "\n" : "");
 	if (error && load.n >= SMALLEST_REAL && load.why[0])
 		bp_tell("%.16s: %s", load.name, load.why);
 	return error ? error : make_file(PROGRAM, program, -1);

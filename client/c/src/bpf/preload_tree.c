@@ -8,7 +8,7 @@
  *     /sys/kernel/btf/vmlinux                    the types that a format can name
  *
  * and the directories that lead there. Others do not exist. A call that gets such a name gets the one of a
- * copy of that moment, /proc/self/fd/N, instead (of available_events one of the same second).
+ * copy of that moment, /proc/self/fd/N, instead.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +22,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "preload_bpf.h"
@@ -110,11 +109,7 @@ const void *bt_context(struct bt_layout **layout, const struct utracefs_stream_r
 
 int bt_is_recording(void)
 {
-	static int is_one; /* 1 more than the answer */
-
-	if (!is_one)
-		is_one = 1 + (getenv("UTRACEFS_BPF_RECORDING") != NULL);
-	return is_one - 1;
+	return getenv("UTRACEFS_BPF_RECORDING") != NULL;
 }
 
 /* ---- contents */
@@ -176,10 +171,6 @@ static int note_event(const char *path, char **data, size_t *size)
 /* The content of a file; 0, or -errno; -EISDIR for a directory. *data is a block for free(3). */
 static int read_tree(const char *path, char **data, size_t *size)
 {
-	/* bpftrace reads available_events some 20 times while it starts. */
-	static _Thread_local char *list;
-	static _Thread_local time_t list_of;
-	const int is_list = strcmp(path, "available_events") == 0;
 	struct utracefs_stream *stream;
 	int error;
 
@@ -190,12 +181,8 @@ static int read_tree(const char *path, char **data, size_t *size)
 	}
 	if (!path[0] || strcmp(path, "events") == 0)
 		return -EISDIR;
-	if (!is_list && strncmp(path, "events/", 7) != 0)
+	if (strcmp(path, "available_events") && strncmp(path, "events/", 7))
 		return -ENOENT;
-	if (is_list && list && list_of == time(NULL)) {
-		*size = strlen(list);
-		return (*data = strdup(list)) ? 0 : -ENOMEM;
-	}
 	stream = utracefs_stream_new(NULL);
 	if (!stream)
 		return -ENOMEM;
@@ -203,11 +190,6 @@ static int read_tree(const char *path, char **data, size_t *size)
 	if (error && error != -EISDIR && strncmp(utracefs_stream_error(stream), path, strlen(path)))
 		bp_tell("%s", utracefs_stream_error(stream)); /* of the connection, not of the file */
 	utracefs_stream_close(stream);
-	if (is_list && !error) {
-		free(list);
-		list = strdup(*data);
-		list_of = time(NULL);
-	}
 	return error;
 }
 
