@@ -10,7 +10,7 @@
  *
  * Of recordings the stream is opened when all probes are attached and the tool waits, and programs run in the
  * tool's own thread, in place of its wait. Time is that of the records, also for clocks. After output of
- * programs the tool reads it, and the maps to which it refers; where each record has output, after some.
+ * programs the tool reads it, and the maps to which it refers, before the next record.
  */
 #include <errno.h>
 #include <poll.h>
@@ -35,8 +35,6 @@
 /* Records, and about the time, for which the lock is held. */
 #define BATCH 4096u
 #define BATCH_NS 10000000u
-/* Records of a recording that may have output before the tool must have read it, if most of them have. */
-#define OUTPUT_BATCH 256u
 /* Events that a stream can name: the daemon's limit, and bytes for them. */
 #define MOST_NAMED 64u
 #define SELECTION 8192u
@@ -56,14 +54,13 @@ static struct {
 	int has_ended;
 	struct utracefs_stream_record next; /* of a recording, behind the clocks that are due */
 	int has_next, has_output;
-	unsigned quiet, outputs; /* records since the last output; outputs since the tool has read all */
 	uint64_t next_due_ns;
 	int is_over, is_late;
 	uint64_t silent_until_ns; /* the daemon did not answer lately: it is not asked again until then */
 	uint64_t lost, told, late; /* late: of `lost`, records on which no program has run in time */
 	uint64_t told_at_ns;
 	int64_t boot_offset_ns; /* CLOCK_BOOTTIME - CLOCK_MONOTONIC */
-} here = {.bell = -1, .quiet = 16};
+} here = {.bell = -1};
 
 struct dispatch {
 	uint64_t generation;
@@ -226,11 +223,7 @@ static int read_records(uint64_t until_ns)
 		} else if (record.kind == UTRACEFS_STREAM_LOST) {
 			here.lost += record.lost;
 		}
-		here.quiet++;
-		if (is_recording && bp_ring_bells()) {
-			here.has_output = here.quiet > 16 || ++here.outputs >= OUTPUT_BATCH;
-			here.quiet = 0;
-		}
+		here.has_output = is_recording && bp_ring_bells();
 		if (count % 16 == 15 && now_ns(CLOCK_MONOTONIC) - began > BATCH_NS)
 			return 1;
 	}
@@ -421,8 +414,8 @@ int bp_replay(void)
 		here.process = getpid();
 		here.has_ended = select_events() < 0;
 	}
-	here.has_output = here.outputs = 0;
-	is_idle = !(read_records(UINT64_MAX) | bp_ring_bells()) && !here.has_output && !here.outputs;
+	here.has_output = 0;
+	is_idle = !(read_records(UINT64_MAX) | bp_ring_bells()) && !here.has_output;
 	tell_lost(now_ns(CLOCK_MONOTONIC));
 	if (is_idle && here.has_ended)
 		result = here.is_over++ ? 0 : -1;
