@@ -7,21 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import utracefs
-from tests.integration.bpf.workload import EVENTS, PROGRAMS, REQUEST, Bpftrace, plain
+from tests.integration.bpf.workload import EVENTS, PROGRAMS, REQUEST, command, plain, started
 from tests.integration.conftest import DaemonProcess
 from tests.judges import judge
 
 judge("bpftrace")
-UTRACEFS = [sys.executable, "-m", "utracefs.cli"]
-
-
-def command(daemon: DaemonProcess) -> list[str]:
-    return [*UTRACEFS, "--dir", daemon.directory, "bpftrace"]
 
 
 def run(daemon: DaemonProcess, *words: str, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -34,11 +30,8 @@ def run(daemon: DaemonProcess, *words: str, **options: object) -> "subprocess.Co
         )
 
 
-def result(daemon: DaemonProcess, text: str, *options: str) -> str:
-    with (
-        utracefs.Session(daemon.directory) as session,
-        Bpftrace(command(daemon), session, text, *options) as tool,
-    ):
+def result(daemon: DaemonProcess, text: str, *options: str, prefix: Sequence[str] = ()) -> str:
+    with started(daemon, text, *options, prefix=prefix) as (_, tool):
         tool.attached().emit()
         status, out, error = tool.end()
     assert (status, error) == (0, "")
@@ -54,10 +47,7 @@ def test_programs(daemon: DaemonProcess, name: str) -> None:
 
 def test_ctrl_c_while_the_daemon_hangs(daemon: DaemonProcess) -> None:
     """The tool waits for an answer once, not for each probe."""
-    with (
-        utracefs.Session(daemon.directory) as session,
-        Bpftrace(command(daemon), session, f"{REQUEST} {{ @ = count(); }}") as tool,
-    ):
+    with started(daemon, f"{REQUEST} {{ @ = count(); }}") as (_, tool):
         tool.attached()
         os.kill(daemon.pid, signal.SIGSTOP)
         began = time.monotonic()
@@ -100,7 +90,7 @@ def test_a_command_is_no_tool(daemon: DaemonProcess, tmp_path: Path, own: bool) 
     words += ["tracepoint:user_events:bt_child /pid == cpid/ { @ = sum(args->n); }"]
     environ = os.environ | {"UTRACEFS_DIR": str(tmp_path) if own else daemon.directory}
     done = subprocess.run(
-        [*UTRACEFS, *words], env=environ, capture_output=True, text=True, timeout=60, check=False
+        [*command(daemon)[:3], *words], env=environ, capture_output=True, text=True, timeout=60, check=False
     )
     assert plain(done.stdout).split()[-2:] == ["@:", "45"], done.stderr
     assert "libutracefs-preload.so" in done.stdout and "libutracefs-bpf" not in done.stdout
@@ -129,10 +119,7 @@ def test_refusals_come_before_those_of_the_tool(daemon: DaemonProcess, program: 
 
 def test_ctrl_c(daemon: DaemonProcess) -> None:
     text = f'{REQUEST} {{ @ = count(); }} END {{ printf("end\\n"); }}'
-    with (
-        utracefs.Session(daemon.directory) as session,
-        Bpftrace(command(daemon), session, text) as tool,
-    ):
+    with started(daemon, text) as (_, tool):
         tool.attached().emit()
         status, out, _ = tool.interrupt()
     assert status == 0 and plain(out) == "end\n@: 30"
@@ -150,10 +137,4 @@ def test_as_nobody_without_capabilities_and_sys(daemon: DaemonProcess) -> None:
     program = PROGRAMS["histograms by text"]
     for path in (daemon.directory, f"{daemon.directory}/tracefs"):
         os.chown(path, 65534, 65534)
-    with (
-        utracefs.Session(daemon.directory) as session,
-        Bpftrace([*prefix, *command(daemon)], session, program.text) as tool,
-    ):
-        tool.attached().emit()
-        status, out, error = tool.end()
-    assert (status, error, plain(out)) == (0, "", program.output)
+    assert plain(result(daemon, program.text, prefix=prefix)) == program.output

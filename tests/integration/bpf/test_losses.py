@@ -1,13 +1,11 @@
 """A tool counts each emitted record, or reports it as lost."""
 
 import re
-import sys
 import time
 
 import pytest
 
-import utracefs
-from tests.integration.bpf.workload import REQUEST, Bpftrace, plain
+from tests.integration.bpf.workload import REQUEST, plain, started
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mount.mounting import wait_for
 from tests.judges import judge
@@ -15,10 +13,6 @@ from tests.judges import judge
 judge("bpftrace")
 COUNT = f"{REQUEST} {{ @ = count(); }}"
 DECLARATION = "bt_request u16 status; u32 usec; __rel_loc char[] path"
-
-
-def command(daemon: DaemonProcess) -> list[str]:
-    return [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "bpftrace"]
 
 
 def counted_and_lost(answer: tuple[int, str, str]) -> tuple[int, int]:
@@ -31,10 +25,7 @@ def counted_and_lost(answer: tuple[int, str, str]) -> tuple[int, int]:
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_restart_under_a_running_tool(daemon: DaemonProcess, kill: bool) -> None:
     """A killed daemon may have passed on its last record and not noted that: then that one is both."""
-    with (
-        utracefs.Session(daemon.directory) as session,
-        Bpftrace(command(daemon), session, COUNT) as tool,
-    ):
+    with started(daemon, COUNT) as (session, tool):
         tool.attached()
         request = session.event(DECLARATION)
         with daemon.tree() as tree:  # else the event is off while the tool is away
@@ -58,11 +49,7 @@ def test_a_restart_under_a_running_tool(daemon: DaemonProcess, kill: bool) -> No
 
 
 def test_two_tools_and_a_flood(daemon: DaemonProcess) -> None:
-    with (
-        utracefs.Session(daemon.directory) as session,
-        Bpftrace(command(daemon), session, COUNT) as one,
-        Bpftrace(command(daemon), session, COUNT) as other,
-    ):
+    with started(daemon, COUNT) as (session, one), started(daemon, COUNT) as (_, other):
         one.attached()
         other.attached()
         request = session.event(DECLARATION)
@@ -75,10 +62,7 @@ def test_two_tools_and_a_flood(daemon: DaemonProcess) -> None:
 
 def test_ctrl_c_does_not_wait_for_a_slow_program(daemon: DaemonProcess) -> None:
     slow = f"{REQUEST} {{ @ = count(); $i = 0; while ($i < 1000000000) {{ @i = $i; $i++; }} }}"
-    with (
-        utracefs.Session(daemon.directory) as session,
-        Bpftrace(command(daemon), session, slow) as tool,
-    ):
+    with started(daemon, slow) as (session, tool):
         tool.attached()
         request = session.event(DECLARATION)
         for n in range(20_000):

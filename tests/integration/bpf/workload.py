@@ -1,19 +1,22 @@
 """Programs of bpftrace, their events, and a bpftrace that runs them: for tests of the installed version, and
 of newer ones in roots of their own (versions.py)."""
 
+import contextlib
 import os
 import re
 import select
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
-from typing import Any, Final, Self
+from collections.abc import Iterator, Sequence
+from typing import Final, Self
 
 import attrs
 
 import utracefs
 from tests.forked import Popen
+from tests.integration.conftest import DaemonProcess
 
 REQUEST: Final = "tracepoint:user_events:bt_request"
 EVENTS: Final = {
@@ -109,9 +112,7 @@ PROGRAMS: Final = {
 class Bpftrace:
     """A bpftrace that is attached to the events of a Session; it ends when `bt_done` is emitted."""
 
-    def __init__(
-        self, command: Sequence[str], session: utracefs.Session, text: str, *options: str, **further: Any
-    ) -> None:
+    def __init__(self, command: Sequence[str], session: utracefs.Session, text: str, *options: str) -> None:
         self._events = {name: session.event(f"{name} {fields}".strip()) for name, fields in EVENTS.items()}
         assert session.flush(ANSWER_S)
         around = [
@@ -123,7 +124,6 @@ class Bpftrace:
             [*command, "-B", "line", *options, "-e", text],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            **further,
         )
 
     def __enter__(self) -> Self:
@@ -175,6 +175,22 @@ class Bpftrace:
             line for line in error.decode().splitlines(True) if not line.startswith("Attached ")
         ]  # 0.27
         return self._process.returncode, (self._seen + out).decode(), "".join(errors)
+
+
+def command(daemon: DaemonProcess) -> list[str]:
+    return [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "bpftrace"]
+
+
+@contextlib.contextmanager
+def started(
+    daemon: DaemonProcess, text: str, *options: str, prefix: Sequence[str] = ()
+) -> Iterator[tuple[utracefs.Session, Bpftrace]]:
+    """A tool that is not attached yet, and a session in which its events are."""
+    with (
+        utracefs.Session(daemon.directory) as session,
+        Bpftrace([*prefix, *command(daemon)], session, text, *options) as tool,
+    ):
+        yield session, tool
 
 
 def _available(fd: int) -> bytes:
