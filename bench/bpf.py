@@ -22,14 +22,11 @@ import utracefs
 from bench.loops import compiled
 from bench.measure import Row, at_most_row, daemon, in_turns, ratio_row
 from bench.rings import put
+from tests.daemon.consumers.ftrace.histograms import defined
 from utracefs_protocol.events.declaration import parse
-from utracefs_protocol.hist.errors import Log
-from utracefs_protocol.hist.parse import parse_parts
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
-from utracefsd.consumers.ftrace.hist.definition import define
-from utracefsd.consumers.ftrace.hist.expressions import Context
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._triggers import HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
@@ -96,8 +93,7 @@ def taking_in(keys: bytes | None) -> Callable[[], float]:
     probe.soft_disabled = True
     tracepoint.attach(probe)
     if keys is not None:
-        log = Log(b"")
-        definition = define(parse_parts(b"keys=" + keys, log), Context(declaration.fields, log))
+        definition = defined(b"keys=" + keys, declaration)
         program = compile_definition(definition)
         table = HistTable.create(12, definition.key_size, program.nr_words)
         probe.triggers = (HistTrigger(probe.sink, Hist(program, table)),)

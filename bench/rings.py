@@ -14,15 +14,12 @@ from typing import Any
 import utracefs
 from bench.application import BURST
 from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns, ratio_row, statement_ns
+from tests.daemon.consumers.ftrace.histograms import defined
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.events.declaration import parse
-from utracefs_protocol.hist.errors import Log
-from utracefs_protocol.hist.parse import parse_parts
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
-from utracefsd.consumers.ftrace.hist.definition import define
-from utracefsd.consumers.ftrace.hist.expressions import Context
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._triggers import HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
@@ -44,8 +41,7 @@ def taking_in() -> Iterator[Row]:
     yield at_least_row("records taken in from a data ring, one core", best, 10_000_000, "records/s")
     probe.soft_disabled = True
     for keys in (b"a", b"a,b"):
-        log = Log(b"")
-        definition = define(parse_parts(b"keys=%s:vals=b" % keys, log), Context(declaration.fields, log))
+        definition = defined(b"keys=%s:vals=b" % keys, declaration)
         program = compile_definition(definition)
         table = HistTable.create(11, definition.key_size, program.nr_words)
         probe.triggers = (HistTrigger(probe.sink, Hist(program, table)),)

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.consumers.ftrace.histograms import defined
+from tests.daemon.consumers.ftrace.histograms import NoVariables, defined
 from tests.daemon.intake.dying import (
     Kept,
     Producer,
@@ -32,9 +32,9 @@ from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
 from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Link
-from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.program import compile_definition
+from utracefsd.consumers.ftrace.hist.variables import Context, Reference
 from utracefsd.consumers.ftrace.trigger._triggers import HistSwitch, HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
@@ -45,25 +45,13 @@ PAUSES, CONTINUES = 6, 9
 """Values of a record's n from which the second instance's histogram does not count, or counts again."""
 
 
-class OneVariable:
+class OneVariable(NoVariables):
     """`$x`, of any trigger."""
 
     def reference(self, context: Context, system: bytes, event: bytes, name: bytes) -> HistField:
         field = HistField(Flag.VAR_REF, type=b"u64", size=8, name=name, var_index=0)
         context.references.append(Reference(None, 0, field))
         return field
-
-    def field_variable(self, *args: Any) -> None:
-        return None
-
-    def is_defined(self, name: bytes) -> bool:
-        return False
-
-    def event_exists(self, system: bytes, event: bytes) -> bool:
-        return False
-
-    def synthetic(self, name: bytes) -> None:
-        return None
 
 
 @functools.cache

@@ -11,14 +11,9 @@ import attrs
 from utracefs_protocol.hist.errors import HistError, Log
 from utracefs_protocol.hist.parse import MAX_VARIABLES, Parts
 from utracefsd.consumers.ftrace.hist.actions import Action, Handler, Kind, check_parameter, parse_action
-from utracefsd.consumers.ftrace.hist.expressions import (
-    Context,
-    Reference,
-    check_number,
-    parse_atom,
-    parse_expression,
-)
+from utracefsd.consumers.ftrace.hist.expressions import check_number, parse_atom, parse_expression
 from utracefsd.consumers.ftrace.hist.fields import MAX_STRING, NONE, Flag, HistField, field_text
+from utracefsd.consumers.ftrace.hist.variables import Context, Reference
 
 MAX_KEYS = 3
 """TRACING_MAP_KEYS_MAX."""
@@ -135,8 +130,7 @@ def _field_identity(field: HistField) -> tuple[object, ...]:
 def define(parts: Parts, context: Context) -> Definition:
     """HistError: EINVAL; EDOM, ENOMEM as `parse_expression`; ENOENT (nohitcount without another value)."""
     log = context.log
-    exists = context.variables.event_exists if context.variables is not None else _no_event
-    actions = tuple(parse_action(text, log, exists) for text in parts.actions)
+    actions = tuple(parse_action(text, log, context.variables.event_exists) for text in parts.actions)
     context.matches = [action.match for action in actions if action.handler is Handler.ONMATCH]
     assignments = _assignments(parts, log)
     context.own = {}
@@ -145,8 +139,7 @@ def define(parts: Parts, context: Context) -> Definition:
     values = _values(parts, context)
     variables: list[HistField] = []
     for name, text in assignments:
-        taken = context.variables is not None and context.variables.is_defined(name)
-        if taken or any(name == other.var_name for other in variables):
+        if context.variables.is_defined(name) or any(name == other.var_name for other in variables):
             raise log.fault("Variable already defined", name)
         # The kernel modifies the text of an expression while it parses it, so that the variable then refers
         # to the part before the operator. Here it refers to the whole expression.
@@ -175,10 +168,6 @@ def define(parts: Parts, context: Context) -> Definition:
         trackers=tuple(made.trackers),
         parameters=tuple(made.parameters),
     )
-
-
-def _no_event(system: bytes, event: bytes) -> bool:
-    return False
 
 
 class _Actions:
@@ -241,8 +230,7 @@ class _Actions:
     def _trace(self, action: Action) -> tuple[tuple[bool, int], ...]:
         """trace_action_create()."""
         log = self._context.log
-        variables = self._context.variables
-        target = variables.synthetic(action.synthetic) if variables is not None else None
+        target = self._context.variables.synthetic(action.synthetic)
         if target is None:
             raise log.fault("Couldn't find synthetic event", action.synthetic)
         found: list[tuple[bool, int]] = []
@@ -267,9 +255,8 @@ class _Actions:
                 return False, index, self._variables[index]
             if action.handler is Handler.ONMATCH:
                 system, event = action.match
-        variables = self._context.variables
-        reference = variables and variables.reference(self._context, system, event, name[1:])
-        if not reference:
+        reference = self._context.variables.reference(self._context, system, event, name[1:])
+        if reference is None:
             raise self._context.log.fault("Couldn't find param", name[1:])
         return True, reference.var_index, reference
 
@@ -288,9 +275,8 @@ class _Actions:
                 system, event = action.match
             else:
                 return False, self._slot(0, field), field
-        variables = context.variables
-        reference = variables and variables.field_variable(context, system, event, name, self._keys)
-        if not reference:
+        reference = context.variables.field_variable(context, system, event, name, self._keys)
+        if reference is None:
             raise context.log.refused(f"{name!r} is not a field of this event, nor of the other one")
         del context.log.entries[logged:]
         return True, reference.var_index, reference

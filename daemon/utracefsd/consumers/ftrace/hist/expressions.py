@@ -9,14 +9,8 @@ does the same: it accepts what the kernel accepts by accident, and gives its mes
 """
 
 import errno
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
-
-import attrs
 
 from utracefs_protocol.events.declaration import NUMBER_SIZES, Field, FieldKind
-from utracefs_protocol.events.event_format import COMMON_FIELDS
-from utracefs_protocol.hist.errors import Log
 from utracefs_protocol.text import any_base, shown
 from utracefsd.consumers.ftrace.hist.fields import (
     MAX_STRING,
@@ -26,6 +20,7 @@ from utracefsd.consumers.ftrace.hist.fields import (
     Operator,
     expression_text,
 )
+from utracefsd.consumers.ftrace.hist.variables import Context
 
 MAX_OPERATORS = 3
 """In one expression."""
@@ -51,68 +46,6 @@ _MODIFIERS = {
 
 _BY_PREFIX = ((b"percent", Flag.PERCENT), (b"graph", Flag.GRAPH))
 """Text behind these is ignored."""
-
-
-class Variables(Protocol):
-    """Lookup of `$x`: the triggers of an instance."""
-
-    def reference(self, context: "Context", system: bytes, event: bytes, name: bytes) -> HistField | None:
-        """A field with VAR_REF for a variable of another trigger, which is in `context.references` then;
-        None: no such variable. system and event: where to look; empty: anywhere."""
-
-    def field_variable(
-        self, context: "Context", system: bytes, event: bytes, name: bytes, keys: Sequence[HistField]
-    ) -> HistField | None:
-        """The same for a field of that event, of which a trigger with keys like these makes a variable. None:
-        not possible, and `context.log` has the reason."""
-
-    def is_defined(self, name: bytes) -> bool:
-        """Another trigger of the event has a variable of this name."""
-
-    def event_exists(self, system: bytes, event: bytes) -> bool:
-        """Whether there is such an event."""
-
-    def synthetic(self, name: bytes) -> Sequence[Field] | None:
-        """Fields of a synthetic event; None: no such event."""
-
-
-@attrs.frozen(eq=False)
-class Reference:
-    """A variable of another trigger that this one reads."""
-
-    owner: Any
-    """The trigger that has the variable."""
-    slot: int
-    """The variable's number there."""
-    field: HistField
-    """The reference; says whether it is read once."""
-
-
-@attrs.define
-class Context:
-    fields: Sequence[Field]
-    """Fields of the event."""
-    log: Log
-    """Errors of the command."""
-    variables: Variables | None = None
-    """None: there are none."""
-    system: bytes = b""
-    """System of the event."""
-    event: bytes = b""
-    """Its name."""
-    own: Mapping[bytes, bytes] = attrs.Factory(dict)
-    """Expressions of this definition's own variables, by name."""
-    uses_timestamp: bool = False
-    """A field was `common_timestamp`."""
-    matches: Sequence[tuple[bytes, bytes]] = ()
-    """System and event of each onmatch: variables are looked up there first."""
-    references: list[Reference] = attrs.Factory(list)
-    timestamp_in_usecs: bool = False
-    """One of them had `.usecs`, which then applies to all."""
-
-    def find(self, name: bytes) -> Field | None:
-        """A field of the event, or a common one. Of several the last: the kernel's list is reversed."""
-        return next((field for field in (*reversed(self.fields), *COMMON_FIELDS) if field.name == name), None)
 
 
 def parse_expression(
@@ -226,7 +159,7 @@ def parse_atom(context: Context, text: bytes, flags: Flag, var_name: bytes = b""
     if name.startswith(b"$") and len(name) > 1:
         own = _own_variable(context, system, event, name[1:])
         if own is None:
-            found = context.variables and context.variables.reference(context, system, event, name[1:])
+            found = context.variables.reference(context, system, event, name[1:])
             if found:
                 return _alias(found, var_name) if var_name else found
             context.log.add("Couldn't find variable", name[1:])

@@ -13,18 +13,59 @@ makes a variable of it, and is removed with the last reader (create_field_var_hi
     hist:keys=id:synthetic_w=w                              with the filter of the existing trigger
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from utracefs_protocol.events.declaration import Field
-from utracefsd.consumers.ftrace.hist.expressions import Context, Reference
+from utracefs_protocol.events.event_format import COMMON_FIELDS
+from utracefs_protocol.hist.errors import Log
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField, field_text
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.event_table import EventTable
 
 
-class InstanceVariables:
-    """Variables for a definition of `event` (`expressions.Variables`).
+@attrs.frozen(eq=False)
+class Reference:
+    """A variable of another trigger that this one reads."""
+
+    owner: Any
+    """The trigger that has the variable."""
+    slot: int
+    """The variable's number there."""
+    field: HistField
+    """The reference; says whether it is read once."""
+
+
+@attrs.define
+class Context:
+    fields: Sequence[Field]
+    """Fields of the event."""
+    log: Log
+    """Errors of the command."""
+    variables: "Variables"
+    system: bytes = b""
+    """System of the event."""
+    event: bytes = b""
+    """Its name."""
+    own: Mapping[bytes, bytes] = attrs.Factory(dict)
+    """Expressions of this definition's own variables, by name."""
+    uses_timestamp: bool = False
+    """A field was `common_timestamp`."""
+    matches: Sequence[tuple[bytes, bytes]] = ()
+    """System and event of each onmatch: variables are looked up there first."""
+    references: list[Reference] = attrs.Factory(list)
+    timestamp_in_usecs: bool = False
+    """One of them had `.usecs`, which then applies to all."""
+
+    def find(self, name: bytes) -> Field | None:
+        """A field of the event, or a common one. Of several the last: the kernel's list is reversed."""
+        return next((field for field in (*reversed(self.fields), *COMMON_FIELDS) if field.name == name), None)
+
+
+class Variables:
+    """Lookup of `$x` for a definition of `event`: the triggers of its instance.
 
     hists: The triggers (`EventHist`) of all events of the instance, each event's in their order. fresh: The
     definition is to be attached, not to be removed. make: Attach another trigger, for a field of its event;
@@ -47,7 +88,9 @@ class InstanceVariables:
         self._make = make
 
     def reference(self, context: Context, system: bytes, event: bytes, name: bytes) -> HistField | None:
-        """find_event_var() and create_var_ref()."""
+        """A field with VAR_REF for a variable of another trigger, which is in `context.references` then; None:
+        no such variable. system and event: where to look; empty: anywhere. (find_event_var() and
+        create_var_ref().)"""
         if not system and not event:
             # First the events named by onmatch.
             places = [place for place in context.matches if self._find(place, name)]
@@ -84,6 +127,8 @@ class InstanceVariables:
     def field_variable(
         self, context: Context, system: bytes, event: bytes, name: bytes, keys: Sequence[HistField]
     ) -> HistField | None:
+        """The same for a field of that event, of which a trigger with keys like these makes a variable. None:
+        not possible, and `context.log` has the reason."""
         matched = self._table.get(system, event)
         if matched is None:
             context.log.add("Couldn't find event file", name)
@@ -107,12 +152,14 @@ class InstanceVariables:
         return self.reference(context, system, event, variable)
 
     def is_defined(self, name: bytes) -> bool:
+        """Another trigger of the event has a variable of this name."""
         return self._fresh and self._find((self._event.system, self._event.tracepoint_name), name) is not None
 
     def event_exists(self, system: bytes, event: bytes) -> bool:
         return self._table.get(system, event) is not None
 
     def synthetic(self, name: bytes) -> Sequence[Field] | None:
+        """Fields of a synthetic event; None: no such event."""
         event = self._table.get(SYSTEM_SYNTHETIC, name)
         return None if event is None else event.declaration.fields
 

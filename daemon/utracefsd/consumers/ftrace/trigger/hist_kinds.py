@@ -24,12 +24,11 @@ from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, S
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link, When
 from utracefsd.consumers.ftrace.hist.actions import Handler, Kind
 from utracefsd.consumers.ftrace.hist.definition import Definition, define
-from utracefsd.consumers.ftrace.hist.expressions import Context
 from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, compile_definition
 from utracefsd.consumers.ftrace.hist.tables import saved_table
 from utracefsd.consumers.ftrace.hist.text import key_text
-from utracefsd.consumers.ftrace.hist.variables import InstanceVariables, is_read
+from utracefsd.consumers.ftrace.hist.variables import Context, Variables, is_read
 from utracefsd.consumers.ftrace.trigger._triggers import HistSwitch, HistTrigger
 from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place
 from utracefsd.consumers.ftrace.trigger.simple_kinds import EventSwitchKind
@@ -240,7 +239,7 @@ class _Defined:
 def _define(place: Place, event: Event, rest: bytes, log: Log, make: Make, *, fresh: bool) -> _Defined:
     text, filter_text = split_filter(rest, log)
     parts = parse_parts(text.replace(b".sym-offset", b".symXoffset"), log)
-    variables = InstanceVariables(place.table, event, all_hists(place), fresh=fresh, make=make)
+    variables = Variables(place.table, event, all_hists(place), fresh=fresh, make=make)
     fields = event.declaration.fields
     definition = define(parts, Context(fields, log, variables, event.system, event.tracepoint_name))
     filter = None if filter_text is None else place.make_filter(event, filter_text)

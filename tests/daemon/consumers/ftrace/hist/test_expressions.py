@@ -4,15 +4,15 @@ import errno
 
 import pytest
 
-from tests.daemon.consumers.ftrace.histograms import EVENT, defined
+from tests.daemon.consumers.ftrace.histograms import EVENT, context_of, defined
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.hist.errors import HistError, Log
-from utracefsd.consumers.ftrace.hist.expressions import Context, divided, parse_expression
+from utracefsd.consumers.ftrace.hist.expressions import divided, parse_expression
 from utracefsd.consumers.ftrace.hist.fields import NONE, Flag, HistField, Operator, field_text
 
 
 def expression(text: bytes) -> HistField:
-    return parse_expression(Context(EVENT.fields, Log(b"hist:keys=id:x=" + text)), text, Flag.VAR, b"x")
+    return parse_expression(context_of(EVENT, Log(b"hist:keys=id:x=" + text)), text, Flag.VAR, b"x")
 
 
 def shape(field: HistField) -> object:
@@ -84,7 +84,7 @@ def test_three_operators_are_possible() -> None:
 
 def test_fields_without_a_number() -> None:
     event = parse(b"k struct bar t 12; struct foo s 8; __rel_loc u8[] d")
-    context = Context(event.fields, Log(b""))
+    context = context_of(event, Log(b""))
     with pytest.raises(HistError) as caught:
         parse_expression(context, b"t", Flag.KEY)
     assert caught.value.errno == errno.ENOMEM
@@ -99,7 +99,7 @@ def test_fields_without_a_number() -> None:
 def test_floats_are_no_numbers_to_calculate_with(text: bytes) -> None:
     event = parse(b"k struct double d 8; struct float f 4")
     with pytest.raises(HistError, match="Float type can not be an operand") as caught:
-        parse_expression(Context(event.fields, Log(b"")), text, NONE)
+        parse_expression(context_of(event, Log(b"")), text, NONE)
     assert caught.value.errno == errno.EINVAL
 
 
@@ -108,13 +108,13 @@ def test_floats_are_no_numbers_to_calculate_with(text: bytes) -> None:
 def test_arrays_are_no_keys_and_no_values(text: bytes, flag: Flag) -> None:
     event = parse(b"k struct u8_8 a 8")
     with pytest.raises(HistError) as caught:
-        parse_expression(Context(event.fields, Log(b"")), text, flag)
+        parse_expression(context_of(event, Log(b"")), text, flag)
     assert caught.value.errno == errno.EINVAL
 
 
 def test_of_fields_with_one_name_the_last_counts() -> None:
     event = parse(b"k u8 a; s64 a")
-    assert parse_expression(Context(event.fields, Log(b"")), b"a", NONE).size == 8
+    assert parse_expression(context_of(event, Log(b"")), b"a", NONE).size == 8
 
 
 def test_own_variables_that_are_fields_are_put_in() -> None:
