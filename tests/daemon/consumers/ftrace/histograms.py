@@ -18,7 +18,7 @@ EVENT = parse(b"h u32 id; s32 sv; u64 big; char[12] name; __rel_loc char[] msg; 
 
 
 class NoVariables:
-    """Of an instance without other triggers, and without synthetic events."""
+    """An instance without other triggers, and without synthetic events."""
 
     reference: Any = lambda *_: None
     field_variable = synthetic = reference
