@@ -88,9 +88,9 @@ class Variables:
         self._make = make
 
     def reference(self, context: Context, system: bytes, event: bytes, name: bytes) -> HistField | None:
-        """find_event_var() and create_var_ref(): a field with VAR_REF for a variable of another trigger, which
-        is in `context.references` then; None: no such variable. system and event: where to look; empty:
-        anywhere."""
+        """find_event_var() and create_var_ref(): a field with VAR_REF for a variable of another trigger,
+        which is in `context.references` then; None: no such variable. system and event: where to look;
+        empty: anywhere."""
         if not system and not event:
             # First the events named by onmatch.
             places = [place for place in context.matches if self._find(place, name)]
