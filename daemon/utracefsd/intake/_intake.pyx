@@ -54,8 +54,10 @@ cdef enum:
     # Bytes, of all rings, that wait for longer than after a burst: a millisecond's work. See `narrow`.
     STANDING_BYTES = 2 << 20
     STANDING_NS = 20000000
-    # Bytes that all narrow rings have together: more than STANDING_BYTES, to see that they are still full.
-    TOGETHER_BYTES = 4 << 20
+    # Bytes that all narrow rings have together: first more than STANDING_BYTES, to see that they are still
+    # full; twice that after each STANDING_NS in which less waited; in the end their whole size.
+    NARROWEST_BYTES = 4 << 20
+    WHOLE_BYTES = 64 << 20
     # A narrow ring has at least so many bytes, until nothing was lost in it for so long.
     NARROW_BYTES = 128 << 10
     NARROW_NS = 100000000
@@ -79,8 +81,9 @@ cdef class Intake:
     cdef readonly int nr_cpus
     cdef readonly bint has_more     # a record was seen and left for the next call
     cdef readonly bint is_behind    # the last call ended at its budget, or found a ring half full
-    cdef bint is_standing           # more than STANDING_BYTES wait, in all calls for STANDING_NS
-    cdef uint64_t changed_ns        # since when that is different in all calls, or UINT64_MAX
+    cdef bint is_standing           # more than STANDING_BYTES waited in the last call
+    cdef uint64_t changed_ns        # since when all calls found that, or drew the consequence
+    cdef uint64_t together          # bytes of all narrow rings; WHOLE_BYTES: none is narrow
     cdef readonly int nr_narrow     # rings that have less than their size
     cdef bint may_tsc
     cdef public bint clock_jumped
@@ -95,7 +98,7 @@ cdef class Intake:
         self.journal = journal
         if journal is not None:
             journal.resume_clock(&self.clock)
-        self.changed_ns = UINT64_MAX
+        self.together = WHOLE_BYTES
         self.look_at_clock()
 
     @property
@@ -182,7 +185,7 @@ cdef class Intake:
                 else:
                     waiting += ring.c.head - ring.c.tail
                     # (as its producer sees it, who rings the doorbell only when it gets half full)
-                    is_half_full = is_half_full or ring.c.head - ring.c.published > ring.c.ring.size // 2
+                    is_half_full = is_half_full or ring.c.head - ring.c.published > ring.c.ring.size >> 1
                 if self.next_of(ring, now):
                     heads[live] = <PyObject *>ring
                     live += 1
@@ -239,27 +242,28 @@ cdef class Intake:
         """Give programs that are too fast, and lose records, less of their rings.
 
         A large ring is for bursts. If it stays full it loses as much as a small one, and every request, and
-        each record of another ring, waits until all of it is taken in. They have all of it again when little
-        waits, whatever they lost meanwhile: a narrow ring is sooner full when the daemon has no cpu.
+        each record of another ring, waits until all of it is taken in. They get all of it back while little
+        waits, whatever they lose meanwhile: a narrow ring is sooner full when the daemon has no cpu.
         """
         cdef DataRing ring
-        cdef uint64_t size = TOGETHER_BYTES // <uint64_t>max(self.nr_narrow, 1)
+        cdef uint64_t size = self.together // <uint64_t>max(self.nr_narrow, 1)
         size = max(size, <uint64_t>NARROW_BYTES)
         # (not since the look before: without a cpu for a while, the daemon finds much that will not last)
-        if (waiting > STANDING_BYTES) == self.is_standing:
-            self.changed_ns = UINT64_MAX
-        elif now - min(self.changed_ns, now) > STANDING_NS:
+        if (waiting > STANDING_BYTES) != self.is_standing:
             self.is_standing = not self.is_standing
-            self.changed_ns = UINT64_MAX
-        else:
-            self.changed_ns = min(self.changed_ns, now)
+            self.changed_ns = now
+        elif now - self.changed_ns > STANDING_NS:
+            self.together = min(2 * self.together, <uint64_t>WHOLE_BYTES)
+            if self.is_standing:
+                self.together = NARROWEST_BYTES
+            self.changed_ns = now
         self.nr_narrow = 0
         for ring in self.rings:
             if ring.has_lost:
                 ring.has_lost = False
                 ring.narrow_until = now + NARROW_NS
             ring.c.withheld = 0
-            if self.is_standing and now < ring.narrow_until:
+            if self.together < WHOLE_BYTES and now < ring.narrow_until:
                 self.nr_narrow += 1
                 if size < ring.c.ring.size:
                     ring.c.withheld = ring.c.ring.size - size
