@@ -5,7 +5,8 @@ from libc.stdint cimport uint8_t
 cdef class SealedMemory:
     cdef readonly int fd
     cdef readonly size_t size
-    cdef readonly bint has_all
+    cdef readonly size_t has
     cdef uint8_t *map           # NULL once it is closed
 
-    cdef bint take_all(self) noexcept
+    cdef int hurry(self) except -1
+    cdef bint take(self, size_t upto) noexcept

@@ -4,6 +4,8 @@ It is allocated before the first store and sealed: neither lack of memory nor a 
 descriptor can make our stores fault later.
 """
 
+import _thread
+import contextlib
 import fcntl
 import os
 
@@ -19,13 +21,34 @@ from posix.unistd cimport close as close_fd
 
 from utracefsd.machine import disk
 
+cdef enum:
+    # 128 MiB take 37 ms to allocate, and as long to unmap; programs would lose records meanwhile. So memory
+    # is allocated in steps of a quarter of a millisecond, and much of it by threads, which also unmap it.
+    STEP = 1 << 20
+    MUCH = 16 << 20
+
+
+def allocate(int fd, size_t size):
+    """Allocate all of it and close this descriptor. Without memory, `take` fails where it is needed."""
+    with contextlib.suppress(OSError):
+        disk.posix_fallocate(fd, 0, size)
+    os.close(fd)
+
+
+def give_back(size_t map, size_t size, int fd):
+    """Unmap it and close its descriptor, if that is not -1."""
+    with nogil:
+        munmap(<void *>map, size)
+        if fd >= 0:
+            close_fd(fd)
+
 
 cdef class SealedMemory:
     """A memfd of `size` bytes, mapped here. `name` is shown in /proc.
 
-    first: bytes to allocate now, the rest by `take_all`; 0: all now.
+    first: bytes to allocate now, the rest by `take`; 0: all now.
     fd: sealed against resizing and more seals, owned by this object; -1 once it is closed or taken.
-    has_all: All of it is allocated. OSError: no memory.
+    has: So many bytes are allocated. OSError: no memory.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -46,19 +69,33 @@ cdef class SealedMemory:
                 raise OSError(c_errno, os.strerror(c_errno), name)
             self.size = size
             self.map = <uint8_t *>map
-            self.has_all = not first
+            self.has = first or size
             if first and madvise(map, first, MADV_POPULATE_WRITE) < 0:  # an older kernel
                 disk.posix_fallocate(fd, 0, size)
-                self.has_all = True
+                self.has = size
         except BaseException:
             os.close(fd)
             raise
         self.fd = fd
 
-    cdef bint take_all(self) noexcept:
-        """Allocate the rest before it is written to. False: no memory."""
-        self.has_all = self.has_all or madvise(self.map, self.size, MADV_POPULATE_WRITE) == 0
-        return self.has_all
+    cdef int hurry(self) except -1:
+        """All of it will be needed soon."""
+        if self.size > MUCH:
+            fd = os.dup(self.fd)
+            try:
+                _thread.start_new_thread(allocate, (fd, self.size))
+            except RuntimeError:  # no more threads
+                os.close(fd)
+        return 0
+
+    cdef bint take(self, size_t upto) noexcept:
+        """Allocate the first `upto` bytes before they are written to. False: no memory."""
+        if min(upto, self.size) > self.has:
+            upto = min((upto + STEP - 1) // STEP * STEP, self.size)
+            if madvise(self.map + self.has, upto - self.has, MADV_POPULATE_WRITE) < 0:
+                return False
+            self.has = upto
+        return True
 
     def take_fd(self) -> int:
         """The descriptor, the caller's to close from now on; the mapping stays."""
@@ -67,11 +104,17 @@ cdef class SealedMemory:
 
     def close(self) -> None:
         """Unmap it and close the memfd; mappings of clients stay. A second call is harmless."""
-        if self.map != NULL:
-            munmap(self.map, self.size)
-            self.map = NULL
-        if self.fd >= 0:
-            os.close(self.take_fd())
+        if self.map == NULL:
+            return
+        what = <size_t>self.map, self.size, self.take_fd()
+        self.map = NULL
+        try:
+            if self.size > MUCH:
+                _thread.start_new_thread(give_back, what)
+                return
+        except RuntimeError:  # no more threads
+            pass
+        give_back(*what)
 
     def __dealloc__(self):
         # Not os.close: at interpreter exit the module may be gone before its objects.

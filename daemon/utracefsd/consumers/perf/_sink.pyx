@@ -248,7 +248,7 @@ cdef class PerfSink:
         size += 8 * popcount(type & ~<uint64_t>SAMPLE_RAW)  # every part but RAW has 8 bytes
         if type & SAMPLE_RAW:
             size += 4 + raw
-        if not (self.memory.has_all or self.memory.take_all()) or not self.reserve(size, r):
+        if not self.reserve(size, r):
             self.pending_lost += 1
             return False
         header.type = 9
@@ -285,6 +285,8 @@ cdef class PerfSink:
         if self.pending_lost:
             lost_size = 24 + self.trailer_size()
         if tail > self.head or used > self.size or self.size - used <= need + lost_size:
+            return False
+        if not self.memory.take(DATA_OFFSET + self.head + need + lost_size):
             return False
         if lost_size:
             header.type = 2

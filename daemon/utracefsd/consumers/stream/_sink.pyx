@@ -97,11 +97,12 @@ cdef class StreamSink:
             raise ValueError(f"watermark {watermark} of a ring of {size} bytes")
         if self.header != NULL:
             raise RuntimeError("made already")
-        self.memory = SealedMemory("utracefs-stream", SS_DATA_OFFSET + size)
+        self.memory = SealedMemory("utracefs-stream", SS_DATA_OFFSET + size, SS_DATA_OFFSET)
+        self.memory.hurry()
         self.bell_fd, self.bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.header = <ss_header *>self.memory.map
         self.area = self.memory.map + SS_DATA_OFFSET
-        self.size = self.limit = size
+        self.size = size
         self.watermark = watermark
         self.step = min(<uint64_t>STEP_BYTES, size // 4)
         self.names = names
@@ -170,11 +171,15 @@ cdef class StreamSink:
         if waiting >= self.watermark or self.losing:
             c_write(self.bell, b"!", 1)     # a pipe that is full has rung
 
-    cdef uint64_t look(self) noexcept:
-        """How far head may go by the reader's tail; an invalid tail is ignored."""
+    cdef uint64_t look(self, uint64_t wanted) noexcept:
+        """How far head may go by the reader's tail; an invalid tail is ignored. In the first lap memory is
+        allocated for `wanted` bytes."""
         cdef uint64_t tail = ss_load(&self.header.tail)
         if self.head - tail <= self.size:
             self.limit = tail + self.size
+        if self.memory.has < self.memory.size:
+            self.memory.take(SS_DATA_OFFSET + self.head + wanted)
+            self.limit = min(self.limit, <uint64_t>self.memory.has - SS_DATA_OFFSET)
         return self.limit
 
     cdef ss_record *reserve(self, uint16_t kind, uint64_t length, uint64_t time_ns, uint16_t id) noexcept:
@@ -187,7 +192,7 @@ cdef class StreamSink:
         cdef ss_record *record
         if need > self.size or self.header == NULL:
             return NULL
-        if self.limit - self.head < wanted and self.look() - self.head < wanted:
+        if self.limit - self.head < wanted and self.look(wanted) - self.head < wanted:
             return NULL
         record = <ss_record *>(self.area + at)
         if need > left:

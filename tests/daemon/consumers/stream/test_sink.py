@@ -3,9 +3,11 @@
 import mmap
 import os
 import struct
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +78,46 @@ def test_a_record(ring: Ring) -> None:
     assert ring.reader.take() == [Taken(1000, 0, 46, 46, 1000, bytes(4))]
     assert numbers(ring.probes[0]) == (2, 0, 0)
     assert ring.probes[0].status_bit == 0x80
+
+
+def test_memory_comes_in_steps() -> None:
+    """At once it would take 128 MiB 37 ms, in which programs lose records."""
+    sink = StreamSink(8 << 20)
+    probe = StreamProbe(sink, "stream:1", 1000, partial(bytes, b"format"))
+    event = tracepoint(event_id=1000)
+    event.attach(probe)
+    reader, payload = reader_of(sink), bytes(range(256)) * 128
+
+    def allocated() -> int:
+        return os.fstat(sink.memory_fd).st_blocks * 512
+
+    assert allocated() < 64 << 10
+    seen = []
+    while not probe.lost:
+        write(event, payload)
+        seen.append(allocated())
+    assert seen[0] <= 1 << 20
+    assert seen[100] <= 5 << 20
+    assert seen[-1] == (8 << 20) + 4096
+    for _ in range(2):  # two laps
+        sink.publish()
+        taken = [one for one in reader.take() if isinstance(one, Taken)]
+        assert len(taken) > 250
+        assert all(one.payload == payload for one in taken)
+        for _ in taken:
+            write(event, payload)
+    assert probe.lost == 1
+    reader.close()
+    sink.close()
+
+
+def test_threads_allocate_and_unmap_much_memory() -> None:
+    sink = StreamSink(32 << 20)
+    while os.fstat(sink.memory_fd).st_blocks * 512 < 32 << 20:
+        time.sleep(0.01)
+    sink.close()
+    while "utracefs-stream" in Path("/proc/self/maps").read_text():
+        time.sleep(0.01)
 
 
 def test_a_killed_daemon(ring: Ring) -> None:
