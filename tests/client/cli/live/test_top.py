@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pyte
 import pytest
 
-from tests.client.cli.kit import Cli
+from tests.client.cli.kit import Cli, Eventually, interrupt
 
 LOAD = """
 import sys, time, utracefs
