@@ -297,10 +297,12 @@ class Daemon:
         """Errors of a file without which the daemon cannot run. TraceError."""
         try:
             yield
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             undo()
             self.status_file.close()
-            raise TraceError(error.errno or errno.EIO, f"{path} cannot be made: {error.strerror}") from error
+            number = error.errno if isinstance(error, OSError) else errno.ENOMEM
+            why = error.strerror if isinstance(error, OSError) else os.strerror(errno.ENOMEM)
+            raise TraceError(number or errno.EIO, f"{path} cannot be made: {why}") from error
 
     @contextmanager
     def _readable(self, log_file: LogFile | None = None) -> Iterator[None]:

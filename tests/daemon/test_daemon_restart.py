@@ -514,6 +514,20 @@ def test_no_room_for_what_must_be_there(folder: Path, room: Callable[..., None],
     assert not (folder / "user_events_status").exists()
 
 
+@pytest.mark.parametrize("name", ["Journal", "Cells"])
+def test_no_memory_to_map_what_must_be_there(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise MemoryError("it cannot be mapped")
+
+    monkeypatch.setattr(f"utracefsd.daemon.{name}", fail)
+    with pytest.raises(TraceError) as failure:
+        daemon_in(folder)
+    assert failure.value.text == f"{folder}/{name.lower()} cannot be made: Cannot allocate memory"
+    assert not (folder / "user_events_status").exists()
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_end(folder: Path, keep: bool) -> None:
     old = daemon_in(folder)
