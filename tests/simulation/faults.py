@@ -21,12 +21,18 @@ from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStore
 from utracefsd.consumers.ftrace.event.event_file import EventFile, Part
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
+from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.consumers.perf.events import PerfEvent
+from utracefsd.consumers.stream.streams import Stream, Streams
+from utracefsd.daemon import GRACE_NS, Daemon
+from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_ids import EventIds
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.comms import CommTable
+from utracefsd.machine.shares import Resource, Shares
 from utracefsd.state import log_file
-from utracefsd.state.folder import BufferFolders
+from utracefsd.state.folder import BufferFolders, StateFolder
 from utracefsd.state.living import State
 
 Fault = Callable[[], contextlib.AbstractContextManager[None]]
@@ -217,6 +223,103 @@ def a_removed_instance_comes_back(real: Any, state: State, instance: Instance) -
         real(state, instance)
     finally:
         state.save = save  # type: ignore[method-assign]
+
+
+@fault(Settings, "take_unsaved")
+def standing_lines_are_not_written_down(real: Any, settings: Settings) -> Any:
+    return [(name, saved) for name, saved in real(settings) if not name.startswith("standing")]
+
+
+@fault(Instance, "restore")
+def options_are_as_in_a_new_instance(real: Any, instance: Instance, settings: Any, files: Any) -> None:
+    real(instance, {name: value for name, value in settings.items() if name != "options"}, files)
+
+
+@fault(BufferStore, "restore_sizes")
+def a_spare_is_not_made_again(real: Any, store: BufferStore, *args: Any, **kwargs: Any) -> None:
+    real(store, *args, **kwargs | {"snapshot": False})
+
+
+@fault(BufferFolders, "switch_to")
+def a_new_buffer_s_folder_is_not_written_down(real: Any, folders: BufferFolders, folder: str) -> None:
+    moved, folders._state.on_buffer_moved = folders._state.on_buffer_moved, _nothing
+    try:
+        real(folders, folder)
+    finally:
+        folders._state.on_buffer_moved = moved
+
+
+@fault(Daemon, "listens")
+def events_wait_half_as_long_for_their_programs(real: Any, daemon: Daemon) -> None:
+    real(daemon)
+    daemon._grace_ends_ns -= GRACE_NS // 2
+
+
+@fault(Daemon, "take_in_all")
+def an_operation_does_not_take_in_first(real: Any, daemon: Daemon) -> None: ...
+
+
+@fault(BufferFolders, "remove_others")
+def folders_of_former_buffers_stay(real: Any, folders: BufferFolders) -> None: ...
+
+
+@fault(Tables, "recycle")
+def files_of_removed_histograms_stay(real: Any, tables: Tables) -> None: ...
+
+
+@fault(StateFolder, "remove_everything")
+def the_last_daemon_leaves_files(real: Any, folder: StateFolder) -> None: ...
+
+
+@fault(Streams, "publish")
+def a_stream_is_not_published(real: Any, *args: Any) -> None: ...
+
+
+@fault(Stream, "_detach")
+def a_stream_that_ends_keeps_its_event(real: Any, *args: Any) -> None: ...
+
+
+@fault(PerfEvent, "close")
+def a_perf_event_that_ends_stays_attached(real: Any, *args: Any) -> None: ...
+
+
+@fault(PerfEvent, "read")
+def a_perf_event_begins_anew_when_it_is_read(real: Any, event: PerfEvent) -> Any:
+    values = real(event)
+    event.ioctl("RESET")
+    return values
+
+
+@fault(EnablerTable, "write_state")
+def enable_words_are_not_set(real: Any, *args: Any) -> None: ...
+
+
+@fault(EnablerTable, "drop")
+def enable_words_of_ended_programs_stay(real: Any, table: EnablerTable, peer: Any) -> None:
+    table._by_process.pop(peer.process, ())
+    real(table, peer)
+
+
+@fault(Port, "end_failed")
+def a_corrupt_ring_is_left_alone(real: Any, port: Port) -> None: ...
+
+
+@fault(Port, "end_failed")
+def a_corrupt_ring_ends_every_connection(real: Any, port: Port) -> None:
+    for accepted in port:
+        port._close(accepted)
+
+
+@fault(Shares, "most_of")
+def a_user_is_refused_for_what_others_hold(real: Any, shares: Shares, resource: Any, uid: int) -> int:
+    others = shares.total(resource) - shares.held(resource, uid)
+    return max(0, int(real(shares, resource, uid)) - others)
+
+
+@fault(Shares, "drop")
+def what_a_user_gives_back_is_counted_on(real: Any, shares: Shares, resource: Any, *args: Any) -> None:
+    if resource is not Resource.CONNECTIONS:
+        real(shares, resource, *args)
 
 
 def find(name: str, seconds: float, seed: int = 1) -> tuple[Outcome | None, int]:

@@ -51,4 +51,11 @@ FOUND: list[list[Step]] = [
         ("rmdir", 55462, 21200, 19644, 53118),
         ("mkdir", 47868, 8733, 19106, 33814),
     ],
+    # A kill while a buffer got another size left the new rings' files, as large as the buffer, until the next
+    # change of its size.
+    [
+        ("snapshot", 64022, 28093, 51634, 44072),
+        ("disk", 45865, 46823, 59541, 50128),
+        ("size", 41790, 40837, 41648, 11743),
+    ],
 ]

@@ -27,11 +27,23 @@ FTRACE, PERF, OTHER = 1, 2, 128
 
 HISTS, BUFFERS, SETTINGS = "hists", "buffers", "settings"
 
+SWITCH = {"0": b"0\n", "1": b"1\n"}
+PLAIN: dict[str, dict[str, bytes]] = {
+    "buffer_percent": {"50": b"50\n", "0": b"0\n", "7": b"7\n", "100": b"100\n"},
+    "options/stacktrace": SWITCH,
+    "options/event-fork": SWITCH,
+    "set_event_notrace_pid": {"": b"", "1 2": b"1\n2\n", "3": b"3\n"},
+    "standing_events": {"": b"", "zz*\n": b"zz*\n", "zy*\n": b"zy*\n"},
+    "standing_filters": {"": b"", "zz* k > 1\n": b"zz* k > 1\n"},
+    "standing_triggers": {"": b"", "zz* traceoff\n": b"zz* traceoff\n"},
+}
+"""Files of an instance that keep what is written: texts to write, and how each is shown; the default first."""
+
 LINE = (
     rb"^.{16}-\d+(?: +\([\d -]+\))? +\[(\d+)\]"
-    rb" .{5} +[\d.]+: (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)"
+    rb" .{5} +(\d+)\.(\d+): (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)"
 )
-"""A line of `trace`: cpu, event, n, k."""
+"""A line of `trace`: cpu, seconds, microseconds, event, n, k."""
 
 Texts = dict[str, bytes]
 """Contents of files by path."""
@@ -44,9 +56,11 @@ class Wrong(AssertionError):
 class Record:
     """`n` is the record's number, given out once. Records never change, so copies of a model share them."""
 
-    def __init__(self, n: int, name: str, k: int, cpu: int, time: int, pid: int, valid: bool = True) -> None:
+    def __init__(
+        self, n: int, name: str, k: int, cpu: int, time: int, pid: int, *, valid: bool, in_ring: bool
+    ) -> None:
         self.n, self.name, self.k, self.cpu, self.time, self.pid = n, name, k, cpu, time, pid
-        self.valid = valid
+        self.valid, self.in_ring = valid, in_ring
 
     def __repr__(self) -> str:
         return f"{self.name}#{self.n} k={self.k} cpu{self.cpu} of {self.pid}"
@@ -111,7 +125,7 @@ class Reader(Part):
 class Instance(Part):
     def __init__(self) -> None:
         self.on = True
-        self.percent = 50
+        self.plain = {file: next(iter(values.values())) for file, values in PLAIN.items()}
         self.subbuf_kb = 4
         self.enabled: set[str] = set()
         self.filters: dict[str, int] = {}
@@ -313,7 +327,7 @@ class Model(Part):
             place = f"instances/{at}/" if at else ""
             i.exact = i.spare_exact = False
             i.on = texts[place + "tracing_on"] == b"1\n"
-            i.percent = int(texts[place + "buffer_percent"])
+            i.plain = {file: texts[place + file] for file in PLAIN}
             i.subbuf_kb = int(texts[place + "buffer_subbuf_size_kb"])
             files = {name: f"{place}events/user_events/{name}/" for name in names}
             i.enabled = {name for name in names if texts[files[name] + "enable"].startswith(b"1")}
@@ -332,7 +346,8 @@ class Model(Part):
 
     def _check_instance(self, at: str, i: Instance, texts: Texts) -> None:
         expect(at + "tracing_on", texts[at + "tracing_on"], b"%d\n" % i.on)
-        expect(at + "buffer_percent", texts[at + "buffer_percent"], b"%d\n" % i.percent)
+        for file, text in i.plain.items():
+            expect(at + file, texts[at + file], text)
         expect(at + "sub-buffer", texts[at + "buffer_subbuf_size_kb"], b"%d\n" % i.subbuf_kb)
         for name in self.fields:
             file = f"{at}events/user_events/{name}/"
@@ -389,14 +404,16 @@ class Model(Part):
     ) -> None:
         """Each cpu shows the latest records of each program, each once and in order."""
         found = [
-            (int(cpu), name.decode(), int(n), int(k))
-            for cpu, name, n, k in re.findall(LINE, text, re.MULTILINE)
+            (int(cpu), int(s) * 10**6 + int(us), name.decode(), int(n), int(k))
+            for cpu, s, us, name, n, k in re.findall(LINE, text, re.MULTILINE)
         ]
         shown: dict[tuple[int, int], list[int]] = {}
-        for cpu, name, n, k in found:
+        for cpu, us, name, n, k in found:
             r = self.known.get(n)
             if r is None or (r.cpu, r.name, r.k) != (cpu, name, k):
                 raise Wrong(f"{at} shows {name}#{n} k={k} on cpu {cpu}, emitted was {r}")
+            if r.in_ring and not self._may_be_late() and us != r.time // 1000:
+                raise Wrong(f"{at} shows {r} at {us} us, emitted at {r.time}")
             shown.setdefault((r.pid, r.cpu), []).append(n)
         due: dict[tuple[int, int], list[int]] = {}
         for r in kept:
@@ -418,10 +435,14 @@ class Model(Part):
             if exact:
                 for cpu in (0, 1):
                     of_cpu = [r.n for r in kept if r.cpu == cpu]
-                    visible = [n for c, _, n, _ in found if c == cpu]
+                    visible = [n for c, _, _, n, _ in found if c == cpu]
                     missing = set(of_cpu[len(of_cpu) - entries[cpu] :]) - set(visible) - self.unsure
                     if missing and not self._late(kept):
                         raise Wrong(f"{at}: cpu {cpu} lacks {sorted(missing)}")
+
+    def _may_be_late(self) -> bool:
+        """Late records are shown with the time of the one before."""
+        return self.is_late or any(self.late.values())
 
     def _late(self, kept: list[Record]) -> bool:
         """Records came in another order than that of their times."""

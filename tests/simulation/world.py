@@ -33,6 +33,7 @@ from tests.simulation.machine import CPUS, MOST, Machine
 from tests.simulation.model import (
     BUFFERS,
     HISTS,
+    PLAIN,
     SETTINGS,
     Instance,
     Model,
@@ -83,7 +84,7 @@ WEIGHTS = {
     "snapper": 1,
     "off": 5,
     "switch": 4,
-    "percent": 2,
+    "set": 4,
     "mkdir": 2,
     "rmdir": 1,
     "clear": 1,
@@ -332,8 +333,8 @@ class World:
                 if GRAVE in os.readlink(f"/proc/self/fd/{fd}"):
                     os.close(fd)
 
-    def _pump(self) -> None:
-        """Everything that was sent is taken in, as server/serve.py does it."""
+    def _pump(self, *, stalled: bool = False) -> None:
+        """Everything that was sent is taken in, as server/serve.py does it; stalled: some of it."""
         daemon = self._live
         for _ in range(64):
             busy = False
@@ -351,7 +352,8 @@ class World:
             if not busy:
                 break
         else:
-            raise Wrong("the daemon never rests")
+            if not stalled:
+                raise Wrong("the daemon never rests")
         if self.disk.dead:  # compiled code may have passed the exception over
             raise Killed("an earlier call")
         if not daemon.gathering:
@@ -475,7 +477,7 @@ class World:
         names = sorted((every & there) | {""})
         for name in names if is_all else [names[which % len(names)]]:
             at = f"instances/{name}/" if name else ""
-            paths = ["tracing_on", "buffer_percent", "buffer_subbuf_size_kb", "trace", "snapshot"]
+            paths = ["tracing_on", *PLAIN, "buffer_subbuf_size_kb", "trace", "snapshot"]
             paths += [f"per_cpu/cpu{cpu}/stats" for cpu in range(CPUS)]
             for event in events:
                 files = ["enable", "filter", "trigger", "hist"]
@@ -499,8 +501,20 @@ class World:
         if len(right) > 1:  # equally possible, unless they differ in nothing
             right = [m for i, m in enumerate(right) if m not in right[i + 1 :]][-MOST_MODELS:]
         self.models = right
+        if len(right) == 1 and is_all:
+            self._look_at_files(right[0])
         self._has_looked = True
         self._note("  looked")
+
+    def _look_at_files(self, model: Model) -> None:
+        """No more than the instances and histograms need."""
+        names = [path.name for path in self.folder.rglob("*")]
+        spares = sum(i.spare is not None for i in model.instances.values())
+        hists = sum(len(i.hists) for i in model.instances.values())
+        found = [sum(name.startswith(kind) for name in names) for kind in ("buffer.", "cpu", "hist.")]
+        most = [len(model.instances), CPUS * (len(model.instances) + spares), hists]
+        if any(a > b for a, b in zip(found, most, strict=True)):
+            raise Wrong(f"buffers, their files, histograms: {found}, at most {most} are needed: {names}")
 
     # Steps
 
@@ -523,7 +537,8 @@ class World:
         error, _ = self._ask(program.answers, "mmap_status")
         if is_full:
             self.reached["too many connections"] += 1
-            expect("connection", (error, program.answers.errno()), (["ended"], errno.EMFILE))
+            expect("connection", error, ["ended"])
+        expect("why it is refused", program.answers.errno(), errno.EMFILE if is_full else None)
         if error is not None:
             self._abandon(program)
             return False
@@ -631,7 +646,9 @@ class World:
             valid = TEXT not in command or (number + i) % 16 > 0
             in_ring = program.ring is not None and how % 8 > 1
             record = Record(
-                n, command.split()[0], k, cpu if in_ring else 0, self.machine.now, program.pid, valid
+                *(n, command.split()[0], k, cpu if in_ring else 0, self.machine.now, program.pid),
+                valid=valid,
+                in_ring=in_ring,
             )
             data = payload(command, n, k, valid=valid, text=text)
             if not in_ring:
@@ -755,12 +772,11 @@ class World:
         turn = on % 3 > 0
         self._write_file(at + "tracing_on", "01"[turn], lambda m: setattr(m.instances[inst], "on", turn))
 
-    def _percent(self, where: int, value: int, *_: int) -> None:
+    def _set(self, where: int, which: int, value: int, *_: int) -> None:
         inst, at = self._place(where)
-        percent = value % 101
-        self._write_file(
-            at + "buffer_percent", str(percent), lambda m: setattr(m.instances[inst], "percent", percent)
-        )
+        file = list(PLAIN)[which % len(PLAIN)]
+        text, shown = list(PLAIN[file].items())[value % len(PLAIN[file])]
+        self._write_file(at + file, text, lambda m: m.instances[inst].plain.__setitem__(file, shown))
 
     def _tgid(self, on: int, *_: int) -> None:
         turn = on % 4 > 0
@@ -845,7 +861,7 @@ class World:
         """The daemon gets the cpu rarely: time passes at each look at the clock."""
         self.machine.set_time(tick_ns=(1_000_000, 20_000_000)[how % 2])
         try:
-            self._pump()
+            self._pump(stalled=True)
         finally:
             self.machine.pass_time(0)
         self._pump()
@@ -987,6 +1003,7 @@ class World:
         if program is not None and program.ring is None:
             assert program.answers is not None
             program.answers.send(b"\xc1")
+            self._after = lambda m: m.disconnected(program.pid)
             self._pump()
             program.answers.read()
             if not program.answers.ended:
@@ -1178,12 +1195,13 @@ class World:
             self._die()
             self._come_back(program)
             self._gather()
-        self._pump()
         if program in self.programs:
             assert program.answers is not None
+            self._after = lambda m: m.disconnected(program.pid)
+            self._pump()
             program.answers.read()
-            if must_end and not program.answers.ended:
-                raise Wrong(f"a ring is read on, with {kind}")
+            if must_end:
+                expect(f"end of a ring, {kind}", program.answers.errno(), errno.EPROTO)
             self._end_program(program)
         self._pump()
 

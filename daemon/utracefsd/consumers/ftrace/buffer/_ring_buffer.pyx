@@ -349,7 +349,7 @@ cdef class RingBuffer:
         cdef RingBuffer buffer = RingBuffer.__new__(RingBuffer)
         cdef RingBuffer spare
         cdef rb_cpu first
-        cdef int cpu
+        cdef int cpu, which
         folder = os.fspath(folder)
         # The file cpu0 exists, unless its ring was a spare that was removed.
         adopt_ring(&first, folder, 0, 0 if os.path.lexists(f"{folder}/cpu0") else 1)
@@ -372,6 +372,9 @@ cdef class RingBuffer:
         else:
             for cpu in range(buffer.nr_cpus):  # the process died while it made or removed a spare
                 remove_file(f"{folder}/{file_of(cpu, buffer.which(cpu, True))}")
+        for cpu in range(buffer.nr_cpus):  # it died while it made rings of another size
+            for which in range(2):
+                remove_file(f"{folder}/{file_of(cpu, which)}.new")
         # Differs if the process died while it changed this, cpu by cpu.
         buffer.overwrite = bool(rb_overwrite(&buffer.cpus[0]))
         return buffer
