@@ -8,28 +8,12 @@ many of them gains nothing.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
 
+from utracefsd.connections.accepted_connection import AcceptedConnection
 from utracefsd.machine.shares import HEAVIEST
 
 HALF_LIFE_NS = 1_000_000_000
 """Half-life of service time: after it, earlier time counts half."""
-
-
-class Served(Protocol):
-    """An object that is served, for a user."""
-
-    used_ns: int
-    """Its service time at `served_ns`, with decay."""
-    served_ns: int
-    """Time of its last service."""
-
-    @property
-    def share(self) -> int:
-        """The user charged for it."""
-
-
-T = TypeVar("T", bound=Served)
 
 
 class FairScheduler:
@@ -50,7 +34,7 @@ class FairScheduler:
             (share, left) for share, used in self._used.most_common(HEAVIEST) if (left := used >> halvings)
         ]
 
-    def served(self, one: Served, began_ns: int, now_ns: int) -> None:
+    def served(self, one: AcceptedConnection, began_ns: int, now_ns: int) -> None:
         """`one` was served from `began_ns` to `now_ns`."""
         one.used_ns = _left(one, now_ns) + now_ns - began_ns
         one.served_ns = now_ns
@@ -63,14 +47,14 @@ class FairScheduler:
             self._halved_ns = now_ns
             self._used = Counter({share: half for share, used in self._used.items() if (half := used // 2)})
 
-    def in_order(self, waiting: Iterable[T], now_ns: int) -> list[T]:
-        """Sort waiting objects in the order of service."""
+    def in_order(self, waiting: Iterable[AcceptedConnection], now_ns: int) -> list[AcceptedConnection]:
+        """Sort waiting connections in the order of service."""
         return sorted(
             waiting, key=lambda one: (self._used.get(one.share, 0), _left(one, now_ns), one.served_ns)
         )
 
 
-def _left(one: Served, now_ns: int) -> int:
+def _left(one: AcceptedConnection, now_ns: int) -> int:
     """Its service time now, after decay."""
     # It may have been accepted after `now_ns`.
     return one.used_ns >> min(max(now_ns - one.served_ns, 0) // HALF_LIFE_NS, 63)

@@ -12,24 +12,12 @@ import errno
 import re
 from collections.abc import Callable, Iterable
 from fnmatch import translate
-from typing import Protocol, TypeVar
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events import event_names
+from utracefsd.events.event import Event
 
 _SEPARATORS = b" \t\n\v\f\r\0"
-
-
-class NamedEvent(Protocol):
-    """An object that a word can match."""
-
-    @property
-    def system(self) -> bytes: ...
-    @property
-    def tracepoint_name(self) -> bytes: ...
-
-
-E = TypeVar("E", bound=NamedEvent)
 
 
 def first_word(data: bytes) -> tuple[bytes, int]:
@@ -47,7 +35,7 @@ def first_word(data: bytes) -> tuple[bytes, int]:
     return word, min(end + 1, len(data))
 
 
-def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | None]) -> list[E]:
+def select(word: bytes, events: Iterable[Event], find: Callable[[bytes, bytes], Event | None]) -> list[Event]:
     """The events that match a word of `set_event` (without `!`), in the order of `events`.
 
     find: the event of a system and a name, so that the common case `SYS:EV` looks at no other. EINVAL: no
@@ -74,7 +62,7 @@ def select(word: bytes, events: Iterable[E], find: Callable[[bytes, bytes], E | 
     return found
 
 
-def glob_matches(glob: bytes, event: NamedEvent) -> bool:
+def glob_matches(glob: bytes, event: Event) -> bool:
     """Whether a line of `standing_events` matches this event. A bare word may match the name or the
     system."""
     return event_names.matches(glob, event.system, event.tracepoint_name)

@@ -1,6 +1,7 @@
 """The events that words of set_event and standing_events select."""
 
 import errno
+from typing import Any
 
 import attrs
 import pytest
@@ -15,7 +16,7 @@ class Named:
     tracepoint_name: bytes
 
 
-EVENTS = [
+EVENTS: list[Any] = [
     Named(b"user_events", b"alpha"),
     Named(b"user_events", b"beta"),
     Named(b"user_events_multi", b"alpha.0"),
@@ -23,7 +24,7 @@ EVENTS = [
 ]
 
 
-def find(system: bytes, name: bytes) -> Named | None:
+def find(system: bytes, name: bytes) -> Any:
     return next((event for event in EVENTS if (event.system, event.tracepoint_name) == (system, name)), None)
 
 
