@@ -50,7 +50,7 @@ from utracefs.mount import abi
 from utracefs.mount.abi import Header, InitFlag, Opcode, OpenFlag, SetattrValid
 from utracefs.mount.channel import ANSWER_S, Channel
 from utracefs.mount.nodes import Node, Nodes, inode_number
-from utracefs.mount.operation import Ask, Gate, Operation, Steps, error
+from utracefs.mount.operation import Ask, AskEach, Gate, Operation, Steps, error
 from utracefs.mount.user_events_data import DataFile, UserEventsData
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import tracefs as messages
@@ -459,14 +459,16 @@ class FileSystem:
         waits = is_stream and file.is_waited and not flags & os.O_NONBLOCK
         if waits and file.waiting_reads >= MAX_WAITING_READS:
             raise OSError(errno.EBUSY, f"{MAX_WAITING_READS} reads of this open file wait already")
-        if is_stream or file.position == offset:
-            ask = Ask(file.channel, request, answer_s=None if waits else ANSWER_S)
-        else:
-            ask = Ask(file.channel, messages.Seek(file.handle, offset), request)
-        file.position = None
+        position, file.position = file.position, None
         file.waiting_reads += waits
         try:
-            data: bytes = yield ask
+            data: bytes
+            if is_stream or position == offset:
+                data = yield Ask(file.channel, request, answer_s=None if waits else ANSWER_S)
+            else:
+                for data in (yield AskEach(file.channel, [messages.Seek(file.handle, offset), request])):
+                    if isinstance(data, OSError):
+                        raise data
         finally:
             file.waiting_reads -= waits
         while 0 < len(data) < size and not read_flags & abi.READ_LOCKOWNER:

@@ -37,38 +37,25 @@ Steps: TypeAlias = Generator[Wait, Any, bytes]
 
 
 class Ask(Wait):
-    """Requests to the daemon, sent together and so executed together; the result of the last.
+    """A request to the daemon; returns its result. answer_s: see Channel.send."""
 
-    answer_s: see Channel.send. The error of any of them is the error of all.
-    """
-
-    def __init__(self, channel: Channel, *requests: Params, answer_s: float | None = ANSWER_S) -> None:
+    def __init__(self, channel: Channel, request: Params, *, answer_s: float | None = ANSWER_S) -> None:
         self._channel = channel
-        self._requests = requests
+        self._request = request
         self._answer_s = answer_s
         self._msgid = 0
-        self._error: OSError | None = None
 
     def start(self, resume: Resume) -> None:
-        for request in self._requests[:-1]:
-            self._channel.send(request, self._note_error)
-
-        def last(result: Any, error: OSError | None) -> None:
-            resume(result, self._error or error)
-
-        self._msgid = self._channel.send(self._requests[-1], last, answer_s=self._answer_s)
+        self._msgid = self._channel.send(self._request, resume, answer_s=self._answer_s)
 
     def interrupt(self) -> None:
         """Only unbounded waits are cancelled: other answers come soon, and the request had an effect."""
         if self._answer_s is None:
             self._channel.cancel(self._msgid)
 
-    def _note_error(self, _result: Any, error: OSError | None) -> None:
-        self._error = self._error or error
-
 
 class AskEach(Wait):
-    """Requests to the daemon, sent together; returns a result or OSError for each."""
+    """Requests to the daemon, sent and so executed together; returns a result or OSError for each."""
 
     def __init__(self, channel: Channel, requests: Sequence[Params]) -> None:
         self._channel = channel

@@ -219,6 +219,14 @@ class TestReading:
         kernel.send(Opcode.READ, 2, read_in(fh, 5, 5))
         assert kernel.main.log[-3:] == [Read(101, 5), Seek(101, 5), Read(101, 5)]
 
+    def test_a_refused_seek_is_the_error_of_the_read(self, kernel: Kernel) -> None:
+        fh = kernel.open(b"trace")
+        kernel.main.answers = lambda params: None
+        unique = kernel.send(Opcode.READ, 2, read_in(fh, 7, 5))
+        kernel.main.answer(error=errno.ESPIPE)
+        kernel.main.answer(b"data")
+        assert kernel.replies[unique] == (errno.ESPIPE, b"")
+
     def test_direct_and_streams(self, kernel: Kernel) -> None:
         def flags(path: bytes) -> int:
             reply = kernel.call(Opcode.OPEN, kernel.lookup(path), abi.OPEN_IN.pack(0, 0))

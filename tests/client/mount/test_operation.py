@@ -11,7 +11,7 @@ import pytest
 from tests.client.mount.kernel.fake_kernel import FakeChannel
 from utracefs.mount.channel import ANSWER_S
 from utracefs.mount.operation import Ask, AskEach, Gate, Operation, Steps, Timers, Wait
-from utracefs_protocol.messages.tracefs import Open, Read, Seek
+from utracefs_protocol.messages.tracefs import Open, Read
 
 
 class Run:
@@ -28,8 +28,8 @@ def channel() -> FakeChannel:
     return FakeChannel(lambda params: None)
 
 
-def asking(channel: Any, *requests: Any, answer_s: float | None = ANSWER_S) -> Steps:
-    data: bytes = yield Ask(channel, *requests, answer_s=answer_s)
+def asking(channel: Any, request: Any, answer_s: float | None = ANSWER_S) -> Steps:
+    data: bytes = yield Ask(channel, request, answer_s=answer_s)
     return data + b"!"
 
 
@@ -44,15 +44,6 @@ def test_an_error_is_the_reply(channel: FakeChannel) -> None:
     run = Run(asking(channel, Read(1, 10)))
     channel.answer(error=errno.EBUSY)
     assert run.ended == [(b"", errno.EBUSY)]
-
-
-def test_of_several_requests_the_first_error_counts(channel: FakeChannel) -> None:
-    run = Run(asking(channel, Seek(1, 5), Read(1, 10)))
-    assert [type(one.params) for one in channel.asked.values()] == [Seek, Read]
-    channel.answer(error=errno.ESPIPE)
-    assert run.ended == []
-    channel.answer(b"data")
-    assert run.ended == [(b"", errno.ESPIPE)]
 
 
 def test_only_what_may_take_for_ever_is_interrupted(channel: FakeChannel) -> None:

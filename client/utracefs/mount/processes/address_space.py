@@ -187,17 +187,10 @@ class AddressSpaces:
     from time to time by a look at many processes; it may set bits, but call nothing else here.
     """
 
-    def __init__(
-        self,
-        *,
-        on_born: Callable[[AddressSpace, AddressSpace], None] = _ignore,
-        on_gone: Callable[[AddressSpace], None] = _ignore,
-        on_pause: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.on_born = on_born
-        self.on_gone = on_gone
-        self.on_pause = on_pause
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.on_born: Callable[[AddressSpace, AddressSpace], None] = _ignore
+        self.on_gone: Callable[[AddressSpace], None] = _ignore
+        self.on_pause: Callable[[], None] = _ignore
         self._clock = clock
         self._by_process: dict[tuple[int, int], AddressSpace] = {}
         """By pid and start time; that of a child of vfork is listed twice."""

@@ -14,7 +14,6 @@ is logged. The thread is a daemon thread, so the mount's process can end in any 
 import collections
 import errno
 import functools
-import itertools
 import logging
 import os
 import queue
@@ -37,10 +36,7 @@ class MemoryThread:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._jobs: queue.PriorityQueue[tuple[int, int, Callable[[], Any] | None, Resume]] = (
-            queue.PriorityQueue()
-        )
-        self._numbers = itertools.count()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Resume | None] | None] = queue.SimpleQueue()
         self._urgent: collections.deque[tuple[Callable[[], Any], Resume]] = collections.deque()
         self._done: collections.deque[Callable[[], object]] = collections.deque()
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -60,9 +56,9 @@ class MemoryThread:
             self.thread.start()
         if is_urgent:
             self._urgent.append((job, resume))
-            self._jobs.put((0, next(self._numbers), self.run_urgent, _ignore))
+            self._jobs.put((self.run_urgent, None))  # it may have been run before another job by then
         else:
-            self._jobs.put((1, next(self._numbers), job, resume))
+            self._jobs.put((job, resume))
         self._look_for_hang()
 
     def __call__(self, job: Callable[..., Any], *args: Any) -> Wait:
@@ -98,21 +94,20 @@ class MemoryThread:
             return
         self._closed = True
         if self.thread is not None:
-            self._jobs.put((2, 0, None, lambda _result, _error: None))
+            self._jobs.put(None)
             self.thread.join(timeout_s)
             if self.thread.is_alive():
                 return  # it may still write to the eventfd
         os.close(self._eventfd)
 
     def _run(self) -> None:
-        while True:
-            _, _, job, resume = self._jobs.get()
-            if job is None:
-                return
+        while (one := self._jobs.get()) is not None:
+            job, resume = one
             self._under_way = (getattr(job, "__qualname__", str(job)), self._clock())
+            self.run_urgent()
             result, error = _outcome(job)
             self._under_way = None
-            if resume is not _ignore:
+            if resume is not None:
                 self.post(functools.partial(resume, result, error))
 
     def _look_for_hang(self) -> None:
@@ -124,10 +119,6 @@ class MemoryThread:
                 " (a busy machine, or a page that userfaultfd or another file system has to bring?)",
                 HANG_S,
             )
-
-
-def _ignore(_result: object, _error: OSError | None) -> None:
-    """The `resume` of a job whose result nobody waits for."""
 
 
 def _outcome(job: Callable[[], Any]) -> tuple[Any, OSError | None]:

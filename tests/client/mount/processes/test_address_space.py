@@ -31,7 +31,8 @@ class Listener:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.spaces = AddressSpaces(on_born=self.born, on_gone=self.gone, clock=lambda: self.now)
+        self.spaces = AddressSpaces(lambda: self.now)
+        self.spaces.on_born, self.spaces.on_gone = self.born, self.gone
         self.told: list[tuple[object, ...]] = []
 
     def born(self, child: AddressSpace, parent: AddressSpace) -> None:
@@ -429,7 +430,7 @@ def test_hanging_memory_is_looked_at_a_few_times_only(
     canary: Canary, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [100.0]
-    spaces = AddressSpaces(clock=lambda: now[0])
+    spaces = AddressSpaces(lambda: now[0])
     for _ in range(address_space.MAX_HANGS):
         spaces.note_hang(os.geteuid())
     assert error_of(spaces.of_caller, canary.pid).errno == errno.EFAULT
@@ -518,7 +519,8 @@ from tests.client.mount.kernel.canary import Canary
 from utracefs.mount.processes.address_space import AddressSpaces, Enabler
 
 gone = []
-spaces = AddressSpaces(on_gone=gone.append)
+spaces = AddressSpaces()
+spaces.on_gone = gone.append
 one = Canary(Path(sys.argv[1]), "setarch", "-R")
 space = spaces.of_caller(one.pid)
 at = one.at["private"]
