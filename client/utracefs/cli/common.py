@@ -366,18 +366,24 @@ def numbers(text: bytes) -> dict[str, int]:
     return found
 
 
-def cpu_numbers(tree: "Tracefs", place: Place) -> list[dict[str, int]]:
+def cpus_of(tree: "Tracefs", place: Place) -> list[int]:
+    """Those with a ring buffer."""
+    return sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
+
+
+def cpu_numbers(tree: "Tracefs", place: Place) -> dict[int, dict[str, int]]:
     """Numbers of each cpu's ring buffer in an instance; none for one that cannot be read."""
-    cpus = [name for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
-    texts = tree.read_files(place.path(f"per_cpu/{cpu}/stats") for cpu in cpus)
-    return [numbers(text) if isinstance(text, bytes) else {} for text in texts]
+    cpus = cpus_of(tree, place)
+    texts = tree.read_files(place.path(f"per_cpu/cpu{cpu}/stats") for cpu in cpus)
+    found = [numbers(text) if isinstance(text, bytes) else {} for text in texts]
+    return dict(zip(cpus, found, strict=True))
 
 
 def buffer_numbers(tree: "Tracefs", place: Place) -> Counter[str]:
     """Their sums."""
     each = cpu_numbers(tree, place)
     found = Counter({"cpus": len(each)})
-    for one in each:
+    for one in each.values():
         found.update(one)
     return found
 

@@ -144,7 +144,7 @@ def lost_text(lost: Mapping[str, int], of: int = 0, *, kinds: Sequence[Loss] = L
 def larger_buffer(tree: "Tracefs", place: Place, record_bytes: float) -> str:
     """The `-b` with which an instance would have kept all, as text behind `lost_text`; empty if it did."""
     cpus = cpu_numbers(tree, place)
-    most = max((one.get("overrun", 0) + one.get("dropped events", 0) for one in cpus), default=0)
+    most = max((one.get("overrun", 0) + one.get("dropped events", 0) for one in cpus.values()), default=0)
     if not most:
         return ""
     total_kb = int(tree.read_file(place.path("buffer_total_size_kb")).split()[0])

@@ -280,10 +280,6 @@ def _print_json(rates: Rates, view: View) -> None:
         sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
 
 
-class _Ended(Exception):
-    """A signal ends the loop."""
-
-
 class _Screen:
     """The terminal: reads keys, writes lines."""
 
@@ -297,7 +293,7 @@ class _Screen:
 
     def run(self) -> None:
         """Run until q, Ctrl-C, SIGTERM or SIGHUP; then restore the terminal."""
-        with contextlib.ExitStack() as stack, contextlib.suppress(_Ended, KeyboardInterrupt):
+        with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
             woken = stack.enter_context(_signals(self._note_signal))
             selector = stack.enter_context(selectors.DefaultSelector())
             selector.register(woken, selectors.EVENT_READ)
@@ -311,7 +307,7 @@ class _Screen:
         if number == signal.SIGTSTP:
             self._stopped = True
         elif number != signal.SIGWINCH:
-            raise _Ended
+            raise KeyboardInterrupt
 
     def _loop(self, selector: selectors.BaseSelector, woken: int, keys: int) -> None:
         due = time.monotonic()

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import attrs
@@ -112,18 +112,10 @@ def _make_way(path: str) -> None:
                 os.unlink(path)
 
 
-class _Ended(Exception):
-    """SIGTERM or SIGINT."""
-
-
-def _end(_number: int, _frame: object) -> NoReturn:
-    raise _Ended
-
-
 def serve(address: Address, collect: Callable[[], Metrics]) -> None:
     """Serve until SIGTERM or SIGINT. Failure: the address cannot be used."""
-    with contextlib.ExitStack() as stack, contextlib.suppress(_Ended):
-        stack.enter_context(handling(_end, signal.SIGINT, signal.SIGTERM))
+    with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
+        stack.enter_context(handling(signal.default_int_handler, signal.SIGINT, signal.SIGTERM))
         sock = stack.enter_context(listening(address))
         name = sock.getsockname()
         tell(f"metrics at {Address(address.family, name if isinstance(name, str) else name[:2])}")

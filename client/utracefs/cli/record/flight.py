@@ -24,8 +24,9 @@ from typing import Final
 import attrs
 
 from utracefs.cli import Failure
-from utracefs.cli.common import numbers, tell
+from utracefs.cli.common import cpu_numbers, cpus_of, tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
+from utracefs.cli.instance_option import TOP
 from utracefs.cli.losses import AS_FAR_AS_REPORTED, IN_DATA_RINGS, Losing, lost_text, refused_text
 from utracefs.cli.record.amount import Amount
 from utracefs.cli.record.job import Job, Watch
@@ -49,8 +50,7 @@ _DEFAULT_SIZE: Final = 64 << 20
 
 def flight_settings(tree: Tracefs, window: Amount) -> dict[str, str]:
     """Values of its instance's files: buffers of `window.size` for all cpus together."""
-    nr_cpus = sum(kind == "d" for _, kind in tree.list_dir("per_cpu"))
-    size_kb = (window.size or _DEFAULT_SIZE) // nr_cpus // 1024
+    size_kb = (window.size or _DEFAULT_SIZE) // len(cpus_of(tree, TOP)) // 1024
     return {"buffer_size_kb": str(max(size_kb, 1)), "options/overwrite": "1"}
 
 
@@ -108,7 +108,6 @@ class Flight:
         self._missed = 0
         """Records that the ended daemon had removed from a snapshot and that did not reach this process."""
         self._came_back = False
-        self._cpus = [int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d"]
         tree.write_file(place.path("snapshot"), b"1\n")  # makes the spare: ENOMEM would come now
         if window.seconds and self._now_ns() is None:
             raise Failure(
@@ -178,9 +177,8 @@ class Flight:
         """`since` and `full` of a snapshot."""
         now_ns = self._now_ns() if self._window.seconds else None
         since = 0 if now_ns is None else max(now_ns - self._window.seconds * 10**9, 0)
-        texts = self._tree.read_files(self._place.path(f"per_cpu/cpu{cpu}/stats") for cpu in self._cpus)
-        overruns = [numbers(text).get("overrun") if isinstance(text, bytes) else 0 for text in texts]
-        return since, tuple(cpu for cpu, overrun in zip(self._cpus, overruns, strict=True) if overrun)
+        found = cpu_numbers(self._tree, self._place)
+        return since, tuple(cpu for cpu, counts in found.items() if counts.get("overrun"))
 
     def _snapshot(self, since: int, full: tuple[int, ...]) -> _Taken:
         """The snapshot that the spare holds now."""

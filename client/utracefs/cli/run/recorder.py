@@ -27,7 +27,7 @@ from typing import Self
 import attrs
 
 from utracefs.cli import Failure
-from utracefs.cli.common import numbers, tell
+from utracefs.cli.common import cpus_of, numbers, tell
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.losses import IN_DATA_RINGS, LOSSES, Losing, lost_lines
 from utracefs.cli.run.ledger import Account, Ledger
@@ -154,8 +154,7 @@ class Recorder:
         self._compression = compression
         self._lossless_us = lossless_us
         self.texts = Texts(tree, place, of_all_events=peek) if texts is None else texts
-        cpus = sorted(int(name[3:]) for name, kind in tree.list_dir(place.path("per_cpu")) if kind == "d")
-        self._cpus = [_Cpu(cpu) for cpu in cpus]
+        self._cpus = [_Cpu(cpu) for cpu in cpus_of(tree, place)]
         self._path = path
         self._texts_due = self._sync_due = self._ready_due = 0.0
         self._kept_at_step = -1
