@@ -91,7 +91,7 @@ class Run:
         return 100 * self.kept / self.emitted
 
 
-def run(command: Sequence[str], programs: Sequence[Sequence[str]], ring_kb: str = "32768") -> Run:
+def run(command: Sequence[str], programs: Sequence[Sequence[str]]) -> Run:
     """Run a command of utracefs beside programs that emit."""
     with tempfile.TemporaryDirectory(prefix="utracefs-bench-") as folder, daemon() as directory:
         served = int(os.environ["UTRACEFS_BENCH_DAEMON"])
@@ -103,9 +103,8 @@ def run(command: Sequence[str], programs: Sequence[Sequence[str]], ring_kb: str 
                 time.sleep(0.05)
         time.sleep(0.3)
         before = cpu_ns(reader.pid), cpu_ns(served)
-        environment = {**os.environ, "UTRACEFS_RING_KB": ring_kb}
         begun = time.monotonic()
-        running = [subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) for words in programs]
+        running = [subprocess.Popen(words, stdout=subprocess.PIPE) for words in programs]
         printed = [program.communicate()[0].split() for program in running]
         emitted = sum(int(words[0]) for words in printed)
         took_s = time.monotonic() - begun
@@ -258,7 +257,7 @@ def rows() -> Iterator[Row]:
         print("  (left out: Perfetto, whose SDK no package has; trace-cmd record, which sets ftrace_enabled)")
         made = run(("record",), [[program, str(5 * MILLION), seconds]] * 2)
         yield at_least_row("record, two programs in C at 5 million/s", made.share, 100, "% kept")
-        made = run(("record",), [[program, "100000", seconds]] * 64, ring_kb="1024")
+        made = run(("record",), [[program, "100000", seconds]] * 64)
         yield at_least_row("record, 64 programs at 100,000/s", made.share, 100, "% kept")
         made = run(("record",), [[sys.executable, "-c", PYTHON, seconds]])
         name = f"record, Python at full speed, {made.emitted / float(seconds) / MILLION:.0f} million/s"

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -153,11 +154,26 @@ static int is_number(const char *text, int with_point)
 
 /* KiB, as a power of two of bytes. An invalid number in the environment is ignored: it must not break the
  * program. */
-static uint64_t wanted_bytes(const char *variable)
+static uint64_t wanted_bytes(const char *variable, uint64_t otherwise)
 {
 	const char *text = secure_getenv(variable);
 
-	return text && is_number(text, 0) ? strtoull(text, NULL, 10) * 1024 : DR_DEFAULT_SIZE;
+	return text && is_number(text, 0) ? strtoull(text, NULL, 10) * 1024 : otherwise;
+}
+
+/* A program with little address space, or little memory that it may lock, keeps most of it. */
+static uint64_t default_ring(void)
+{
+	struct rlimit space;
+	void *twice;
+
+	if (getrlimit(RLIMIT_AS, &space) || space.rlim_cur != RLIM_INFINITY)
+		return DR_LOW;
+	twice = mmap(NULL, 2 * DR_DEFAULT_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (twice == MAP_FAILED)
+		return DR_LOW;
+	munmap(twice, 2 * DR_DEFAULT_SIZE);
+	return DR_DEFAULT_SIZE;
 }
 
 static uint32_t ring_bytes(uint64_t bytes)
@@ -176,8 +192,9 @@ void ut_settings_read(struct ut_settings *settings, const char *directory, uint6
 	memset(settings, 0, sizeof(*settings));
 	ut_choose_directories(settings->directories, directory);
 	text = secure_getenv("UTRACEFS_DATA_RING");
-	settings->ring_bytes = text && strcmp(text, "0") == 0 ? 0 : ring_bytes(wanted_bytes("UTRACEFS_RING_KB"));
-	settings->local_bytes = ring_bytes(local_bytes ? local_bytes : wanted_bytes("UTRACEFS_BUFFER_KB"));
+	if (!text || strcmp(text, "0"))
+		settings->ring_bytes = ring_bytes(wanted_bytes("UTRACEFS_RING_KB", default_ring()));
+	settings->local_bytes = ring_bytes(local_bytes ? local_bytes : wanted_bytes("UTRACEFS_BUFFER_KB", DR_LOW));
 	text = secure_getenv("UTRACEFS_PATIENCE_S");
 	settings->patience_ns = DEFAULT_PATIENCE_NS;
 	if (text && is_number(text, 1)) {

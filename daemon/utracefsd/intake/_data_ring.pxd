@@ -32,6 +32,12 @@ cdef class DataRing:
     cdef bint look_for_lost             # a killed daemon may have seen losses that it did not mark
     cdef bint has_lost                  # its producer counted losses since this was last set to False
     cdef uint64_t narrow_until          # by Intake.narrow
+    # By Intake.skip: where the last skip ended, the tail at the last look and when it was another one, and
+    # whether the ring takes more memory since then than it needs when it is quiet.
+    cdef uint64_t skipped_to
+    cdef uint64_t seen_tail
+    cdef uint64_t active_ns
+    cdef bint is_large
     cdef uint64_t known_since           # when they were last checked
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
@@ -48,4 +54,5 @@ cdef class DataRing:
     cdef int note_counted(self, uint32_t i, uint32_t n) except -1
     cdef int add_marks(self, uint64_t position, dict missing, dict counts) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
+    cdef void punch(self, uint64_t position, uint32_t bytes) noexcept
     cdef void ask_names(self) noexcept

@@ -50,6 +50,11 @@ COUNTER = 0xFFFFFFFF
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
+cdef extern from "<fcntl.h>" nogil:
+    int fallocate(int fd, int mode, long offset, long length)
+    const int FALLOC_FL_KEEP_SIZE
+    const int FALLOC_FL_PUNCH_HOLE
+
 cdef enum:
     MARKS_A_LAP = 32
 
@@ -240,6 +245,18 @@ cdef class DataRing:
             self.has_lost = True
             self.fold_lost(min(full_at, dr_head(&self.c)))
         return 0
+
+    cdef void punch(self, uint64_t position, uint32_t bytes) noexcept:
+        """Give back the memory of so many bytes that are zero and belong to the daemon. If the kernel cannot,
+        they stay."""
+        cdef uint32_t place = position & (self.c.ring.size - 1)
+        cdef uint32_t first = min(bytes, self.c.ring.size - place)
+        # (Not madvise(2), which waits for a userfaultfd of this process.)
+        fallocate(self.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, DR_HEADER_BYTES + place, first)
+        if first < bytes:
+            fallocate(
+                self.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, DR_HEADER_BYTES, bytes - first
+            )
 
     cdef int fold_lost(self, uint64_t position) except -1:
         """Count the producer's losses since the last call, which happened at `position`."""

@@ -37,7 +37,7 @@ from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_defe
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake._journal cimport Journal
 from utracefsd.intake._writers cimport KNOWN_TIDS
-from utracefsd.intake.journal cimport JR_JUDGED, jr_done, jr_has_taken, jr_slot
+from utracefsd.intake.journal cimport JR_JUDGED, JR_SKIPPING, jr_done, jr_has_taken, jr_slot
 from utracefsd.machine._machine cimport both_clocks, clock_ns
 from utracefsd.machine.tsc_clock cimport (
     tsc_clock,
@@ -61,6 +61,9 @@ cdef enum:
     # A narrow ring has at least so many bytes, until nothing was lost in it for so long.
     NARROW_BYTES = 128 << 10
     NARROW_NS = 100000000
+    # A ring that takes more memory than this gives it back when it was quiet for so long.
+    LARGE_BYTES = 2 << 20
+    QUIET_NS = 1000000000
     # Checking that known threads are still the peer's reads /proc for each.
     KNOWN_NS = 1000000000
     # Producers get a rate of the TSC again when it changed by more than 1 ppm: 2^11 of some 2^31.
@@ -184,8 +187,10 @@ cdef class Intake:
                     ring.corrupt = True
                 else:
                     waiting += ring.c.head - ring.c.tail
-                    # (as its producer sees it, who rings the doorbell only when it gets half full)
-                    is_half_full = is_half_full or ring.c.head - ring.c.published > ring.c.ring.size >> 1
+                    # (as its producer sees it, who rings the doorbell only when it gets fuller than this)
+                    is_half_full = is_half_full or ring.c.head - ring.c.published > <uint64_t>min(
+                        ring.c.ring.size >> 1, DR_MUCH
+                    )
                 if self.next_of(ring, now):
                     heads[live] = <PyObject *>ring
                     live += 1
@@ -233,7 +238,9 @@ cdef class Intake:
             # Also rings without a record now: space that was stepped over goes back to the producer.
             self.is_behind = live > 0 or (is_half_full and done > 0)
             for i in range(n):
-                (<DataRing>PyList_GET_ITEM(self.rings, i)).publish()
+                ring = <DataRing>PyList_GET_ITEM(self.rings, i)
+                ring.publish()
+                self.skip(ring, now)
         finally:
             PyMem_Free(heads)
         return done
@@ -267,6 +274,45 @@ cdef class Intake:
                 self.nr_narrow += 1
                 if size < ring.c.ring.size:
                     ring.c.withheld = ring.c.ring.size - size
+
+    cdef int skip(self, DataRing ring, uint64_t now) except -1:
+        """Let a ring that is empty begin again at its beginning, or, after a flood, give its memory back
+        ("Memory" in data_ring.h)."""
+        cdef uint64_t tail = ring.c.tail
+        cdef uint32_t size = ring.c.ring.size, bytes
+        cdef bint is_quiet, gives_back
+        if size < 2 * DR_LOW or ring.c.withheld or ring.corrupt:
+            return 0
+        if tail != ring.seen_tail:
+            ring.seen_tail = tail
+            ring.active_ns = now
+            if tail - ring.skipped_to > LARGE_BYTES:
+                ring.is_large = True
+        is_quiet = ring.is_large and now - ring.active_ns >= QUIET_NS
+        if is_quiet:
+            ring.is_large = False   # one attempt: what prevents it now may do so for long
+        bytes = dr_skip_bytes(&ring.c, tail)
+        gives_back = bytes > size - DR_LOW
+        if tail != ring.c.head or (gives_back and not is_quiet):
+            return 0
+        jr_done(ring.slot, tail | JR_SKIPPING)
+        if dr_skip(&ring.c, bytes):
+            if gives_back:
+                ring.punch(tail, bytes)
+            elif is_quiet:
+                ring.is_large = True    # in the next call
+            ring.skipped_to = ring.seen_tail = ring.c.tail
+        jr_done(ring.slot, ring.c.tail)
+        return ring.publish()
+
+    @property
+    def has_large(self) -> bool:
+        """A ring takes more memory than it needs: call take_in again in QUIET_NS."""
+        cdef DataRing ring
+        for ring in self.rings:
+            if ring.is_large:
+                return True
+        return False
 
     cdef int widen(self, DataRing ring) except -1:
         """Give back all of it: programs, and the next daemon, find in its memory how far it is consumed."""

@@ -10,16 +10,18 @@ from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, munmap
 from posix.mman cimport mmap as map_file
 from posix.unistd cimport close as close_fd
 
-from utracefs_protocol.pages.data_ring cimport dr_advance, dr_head
+from utracefs_protocol.pages.data_ring cimport dr_advance, dr_head, dr_skipped
 from utracefsd.consumers.ftrace.buffer._ring_buffer cimport RingBuffer, rb_forget_origin, rb_has_taken
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake.journal cimport (
     JR_JUDGED,
     JR_MAGIC,
     JR_MAX_BUFFERS,
+    JR_SKIPPING,
     JR_SLOT_BYTES,
     JR_TAKEN_WORDS,
     JR_VERSION,
+    jr_done,
     jr_free_slot,
     jr_give_slot,
     jr_header,
@@ -238,6 +240,8 @@ cdef class Journal:
             return
         i = self.waiting.pop(key)
         slot = self.at(i)
+        if slot.tail & JR_SKIPPING:
+            jr_done(slot, dr_skipped(&ring.c, slot.tail & ~JR_SKIPPING))
         tail = slot.tail & ~JR_JUDGED
         # The first bound is private memory. The other side may change head between two reads of it, so head
         # alone would not keep dr_advance within the mapping.

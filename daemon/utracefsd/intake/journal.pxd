@@ -9,6 +9,7 @@ cdef extern from "journal.h" nogil:
     const uint32_t JR_VERSION
     const uint32_t JR_SLOT_BYTES
     const uint64_t JR_JUDGED
+    const uint64_t JR_SKIPPING
     const int JR_MAX_BUFFERS
     enum:
         JR_TAKEN_WORDS

@@ -6,8 +6,8 @@ The record path itself is compiled (`_intake`).
 
 Use by the edge (server/serve.py):
 
-    asleep ── doorbell ──> awake: every POLL_S a `round`; no doorbells, except where a ring passes half full
-      ^                      │
+    asleep ── doorbell ──> awake: every POLL_S a `round`; no doorbells, except where a ring fills
+      ^                      │      (asleep with `has_large`: a `round` in QUIET_S)
       └── want_wakeup(True), once more a `round`: nothing ── after LINGER_ROUNDS rounds without a record
 
 With a journal, a daemon that adopts a ring knows how far a killed daemon had consumed it
@@ -42,7 +42,7 @@ from typing import Protocol
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import DATA_RING_SIZE, MAX_DATA_RING
+from utracefs_protocol.limits import LEAST_DEFAULT_RING, MAX_DATA_RING
 from utracefsd.daemon_log import daemon_log
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
@@ -70,8 +70,11 @@ LINGER_ROUNDS = 10
 # Records per round, at most some milliseconds; then other tasks run.
 ROUND_RECORDS = 50_000
 
-# Part of the ring memory left to a user that a ring larger than the default may take.
-PART_OF_THE_REST = 16
+# How long a ring is quiet before the memory of a flood is given back.
+QUIET_S = 1.0
+
+# Part of the ring memory left to a user that a ring may take: 15 have 16 MiB, 260 have 1 MiB or more.
+PART_OF_THE_REST = 50
 
 
 class DescriptorStore(Protocol):
@@ -325,13 +328,13 @@ class Rings:
     ) -> DataRing:
         """A new ring for the connection that `table` belongs to; `failed` is called when it turns corrupt.
 
-        It has `size` bytes. Where more than the default would exceed a sixteenth of the user's remaining
-        share, it gets less, so that one program with a large ring leaves space for rings of many others.
+        It has `size` bytes, but no more than a part of the user's remaining share, or 1 MiB: so that programs
+        with large rings leave space for rings of many others.
 
         TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the
         machine's memory), ENOSPC (no space in the state's log).
         """
-        while DATA_RING_SIZE < size <= MAX_DATA_RING and not peer.privileged:
+        while LEAST_DEFAULT_RING < size <= MAX_DATA_RING and not peer.privileged:
             if size <= self._shares.left(Resource.RING_BYTES, peer.share) // PART_OF_THE_REST:
                 break
             size //= 2
@@ -546,6 +549,11 @@ class Rings:
     def has_more(self) -> bool:
         """The last `take_in` saw a record that was committed during the call, and left it."""
         return self._intake.has_more
+
+    @property
+    def has_large(self) -> bool:
+        """A ring takes the memory of a flood; `take_in` gives it back once the ring was quiet for QUIET_S."""
+        return self._intake.has_large
 
     @property
     def is_behind(self) -> bool:

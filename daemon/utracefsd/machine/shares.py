@@ -124,10 +124,11 @@ LIMITS: Mapping[Resource, Limit] = {
         errno.ENOMEM,
         "user {uid} has {held} pages of enable words mapped already; put words side by side",
     ),
-    # The default ring for 256 processes of each user, and a thousand in all.
+    # A ring of 1 MiB or more, mostly of the default size, for 256 processes of each user, and a thousand in
+    # all (`Rings.create`). Programs that emit little use a part of it.
     Resource.RING_BYTES: Limit(
-        256 << 20,
         1 << 30,
+        1 << 32,
         errno.ENOMEM,
         "the rings of user {uid} take {held_kib} KiB; {most_kib} KiB are the limit; ask for smaller ones",
     ),

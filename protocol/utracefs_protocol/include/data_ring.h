@@ -36,9 +36,10 @@
  *
  * Ownership
  * ---------
- *   head            producers only, by compare-and-swap. It only grows. The daemon sets DR_CLOSED in it
- *                   when it lets a ring go whose producer may live on, before it takes in what is there:
- *                   no record is reserved after that, so none is committed that no daemon takes in.
+ *   head            producers, by compare-and-swap, and the daemon where it skips (below). It only grows.
+ *                   The daemon sets DR_CLOSED in it when it lets a ring go whose producer may live on,
+ *                   before it takes in what is there: no record is reserved after that, so none is
+ *                   committed that no daemon takes in.
  *   tail            the daemon only. It only grows. Everything in [tail, head) belongs to producers until
  *                   committed, everything outside of it is zero: the daemon clears what it consumed before it
  *                   moves tail.
@@ -50,6 +51,26 @@
  *                   is gone. waited_at: producers.
  *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the
  *                   doorbell.
+ *
+ * Memory
+ * ------
+ * A large ring is for floods, and costs memory only then. The daemon skips free space, by the producers' own
+ * step: it finds the ring empty (head == tail) and moves head forward by a compare-and-swap. The daemon has
+ * then reserved the space between, which is zero; so it is consumed as well, and tail follows.
+ *
+ *     place of head     the daemon moves it              why
+ *     DR_LOW and more   to the beginning of the area     short bursts use the same DR_LOW bytes each time
+ *     any other         by size - DR_ROOM                when the ring has been quiet for a second after a
+ *                                                        flood: gives the memory of that space back (a
+ *                                                        hole in the file) before tail follows
+ *
+ * dr_skip_bytes has this as a function of tail alone. Until tail follows, producers have the rest of the
+ * area: at least DR_ROOM bytes, for some nanoseconds, or a millisecond while memory is given back. A producer
+ * with an older head fails its compare-and-swap and looks again. In a closed ring the daemon's own one fails.
+ *
+ * A daemon that is killed before tail follows leaves zeros at tail and a head behind them, like a producer
+ * that has not stored its length yet; its journal tells the next daemon that it was about to skip
+ * (dr_skipped). A producer that gives its ring up walks over zeros anyhow (dr_walk).
  *
  * A refusal
  * ---------
@@ -142,7 +163,14 @@
 #define DR_COUNTED 32768u
 #define DR_MIN_SIZE (64u << 10)
 #define DR_MAX_SIZE (64u << 20)
-#define DR_DEFAULT_SIZE (1u << 20)
+#define DR_DEFAULT_SIZE (16u << 20)
+/* See "Memory" above. Tests have smaller ones. */
+#ifndef DR_LOW
+#define DR_LOW (1u << 20)
+#define DR_ROOM (512u << 10)
+#endif
+/* A producer rings the doorbell when it makes a ring fuller than this, or than half. */
+#define DR_MUCH (512u << 10)
 #define DR_CLOSED (UINT64_C(1) << 62)
 #define DR_COMMITTED 0x80000000u
 #define DR_LENGTH_MASK 0x00ffffffu

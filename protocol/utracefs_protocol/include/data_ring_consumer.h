@@ -5,6 +5,7 @@
  *     dr_next       copies the record at the tail out, or reports that there is none or the memory is corrupt
  *     dr_advance    clears its place when it is processed
  *     dr_publish    gives the cleared space back to the producers
+ *     dr_skip       steps over free space of an empty ring
  *
  * One thread at a time. data_ring.h says which words of this memory are trusted.
  */
@@ -138,6 +139,49 @@ static inline void dr_publish(struct dr_consumer *c)
 		c->published = c->tail - c->withheld;
 		atomic_store_explicit(&c->ring.header->tail, c->published, memory_order_release);
 	}
+}
+
+/* How far an empty ring skips from `position` ("Memory" in data_ring.h). More than size - DR_LOW: only to
+ * give memory back. Needs a size of at least 2 * DR_LOW. */
+static inline uint32_t dr_skip_bytes(const struct dr_consumer *c, uint64_t position)
+{
+	uint32_t left = c->ring.size - (uint32_t)(position & (c->ring.size - 1));
+
+	return left >= DR_ROOM && left <= c->ring.size - DR_LOW ? left : c->ring.size - DR_ROOM;
+}
+
+/* Moves head and the consumer's tail by that; dr_publish then stores tail. 0: the ring is not empty, or
+ * closed. Everything consumed must be published. */
+static inline int dr_skip(struct dr_consumer *c, uint32_t bytes)
+{
+	uint64_t head = c->tail;
+
+	if (!atomic_compare_exchange_strong_explicit(&c->ring.header->head, &head, head + bytes,
+						     memory_order_seq_cst, memory_order_relaxed))
+		return 0;
+	c->tail += bytes;
+	return 1;
+}
+
+/* A killed daemon was about to skip from `from`: where it has skipped to, or `from`.
+ *
+ * If it had not moved head yet, producers have reserved what is there, and each record begins with a word
+ * that is not zero. All of it is zero only if each of these producers was stopped between its
+ * compare-and-swap and its next instruction: eight at least, since it is DR_ROOM bytes or more. */
+static inline uint64_t dr_skipped(const struct dr_consumer *c, uint64_t from)
+{
+	uint32_t bytes = dr_skip_bytes(c, from);
+	uint64_t have = (atomic_load_explicit(&c->ring.header->head, memory_order_acquire) & ~DR_CLOSED) - from;
+
+	if (from != c->tail || c->ring.size < 2 * DR_LOW || have < bytes || have > c->ring.size)
+		return from;
+	for (uint32_t i = 0; i < bytes; i += 8) {
+		const unsigned char *at = c->ring.data + ((from + i) & (c->ring.size - 1));
+
+		if (atomic_load_explicit((const _Atomic uint64_t *)at, memory_order_relaxed))
+			return from;
+	}
+	return from + bytes;
 }
 
 /* Closes the ring for producers, or opens it again. */

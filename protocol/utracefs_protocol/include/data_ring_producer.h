@@ -46,7 +46,7 @@ static inline int dr_has_room(struct data_ring *r, uint32_t payload)
 static inline struct dr_record *dr_try_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
 					       int *half)
 {
-	uint32_t need = dr_need(payload);
+	uint32_t need = dr_need(payload), much;
 	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_relaxed);
 	uint64_t used;
 	struct dr_record *rec;
@@ -74,7 +74,8 @@ static inline struct dr_record *dr_try_reserve(struct data_ring *r, uint32_t wri
 			return NULL;
 		head = now;
 	}
-	*half = used <= r->size / 2 && used + need > r->size / 2;
+	much = r->size / 2 < DR_MUCH ? r->size / 2 : DR_MUCH;
+	*half = used <= much && used + need > much;
 	rec = (struct dr_record *)(r->data + (head & (r->size - 1)));
 	atomic_store_explicit(&rec->length_word, payload, memory_order_relaxed);
 	rec->write_index = write_index;
@@ -96,8 +97,8 @@ static inline int dr_may_wait(const struct data_ring *r, uint32_t payload)
 
 /* Reserves a record with room for `payload` bytes. NULL: it did not fit and is counted as lost, or the ring
  * is closed (dr_is_closed): then the record is for the next connection. `*half` is set when this reservation
- * made the ring more than half full: ring the doorbell after the commit. With NULL: it is not counted, since
- * the caller waits. */
+ * made the ring fuller than half, or than DR_MUCH: ring the doorbell after the commit. With NULL: it is not
+ * counted, since the caller waits. */
 static inline struct dr_record *dr_reserve(struct data_ring *r, uint32_t write_index, uint32_t payload,
 					   int *half)
 {
@@ -124,10 +125,10 @@ static inline int dr_commit(struct data_ring *r, struct dr_record *rec, uint32_t
  * at 0. 1: a record (or refusal) of `*write_index`; 0: no more, or an invalid length word, which hides all
  * records behind it.
  *
- * The daemon publishes its tail after it has cleared several records, so a killed one leaves zeros from the
- * published tail to its own; they are skipped, as is the place of a thread that died before it stored its
- * length. A daemon killed while it cleared a record may leave the end of a payload, which is taken for a
- * length word. */
+ * The daemon publishes its tail after it has cleared several records, or skipped free space, so a killed one
+ * leaves zeros from the published tail to its own; they are skipped, as is the place of a thread that died
+ * before it stored its length. A daemon killed while it cleared a record may leave the end of a payload,
+ * which is taken for a length word. */
 static inline int dr_walk(struct data_ring *r, uint64_t *position, uint32_t *write_index)
 {
 	uint64_t head = atomic_load_explicit(&r->header->head, memory_order_acquire) & ~DR_CLOSED;

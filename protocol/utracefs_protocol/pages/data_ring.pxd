@@ -18,6 +18,8 @@ cdef extern from "data_ring.h" nogil:
     const uint32_t DR_TSC
     const uint32_t DR_NAMED
     const uint32_t DR_COMM
+    const uint32_t DR_LOW
+    const uint32_t DR_MUCH
 
     ctypedef struct dr_header "struct dr_header":
         uint32_t magic
@@ -74,6 +76,9 @@ cdef extern from "data_ring_consumer.h" nogil:
     )
     void dr_advance(dr_consumer *c, uint32_t bytes)
     void dr_publish(dr_consumer *c)
+    uint32_t dr_skip_bytes(const dr_consumer *c, uint64_t position)
+    bint dr_skip(dr_consumer *c, uint32_t bytes)
+    uint64_t dr_skipped(const dr_consumer *c, uint64_t from_)
     void dr_close(dr_consumer *c, bint closed)
     void dr_want_wakeup(dr_consumer *c, int wanted)
     void dr_set_clock(dr_consumer *c, uint32_t clock, uint64_t tsc_rate)

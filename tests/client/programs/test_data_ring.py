@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import threading
 import time
@@ -19,6 +20,9 @@ from utracefs.cli.run.traced_command import ROOM_KB
 from utracefs.tree.tracefs import Tracefs
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs shared memory")
+
+
+STATS = r"emitted: (\d+)\n(?:bytes.*\n)?(?:lost .*\n)?ftrace: recorded (\d+) filtered 0 lost (\d+)"
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +62,7 @@ def enabled(session: Session, tree: Tracefs, fields: str = "u64 n") -> Event:
 
 def test_a_record_is_there_without_a_flush(session: Session, tree: Tracefs) -> None:
     event = enabled(session, tree, "u64 n; __rel_loc char[] s")
-    assert ring_size(session) == 1 << 20
+    assert ring_size(session) == 16 << 20
     for n in range(1000):
         event.emit(n, "x" * (n % 40))
     assert numbers(tree) == list(range(1000))
@@ -186,9 +190,13 @@ def test_a_child_forked_between_two_sessions_knows_its_own_id(
 
 
 def test_a_full_ring_loses_and_counts(
-    utracefsd: DaemonProcess, session: Session, tree: Tracefs, monkeypatch: pytest.MonkeyPatch
+    utracefsd: DaemonProcess,
+    new_session: Callable[..., Session],
+    tree: Tracefs,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    event = enabled(session, tree)
+    monkeypatch.setenv("UTRACEFS_RING_KB", "1024")
+    event = enabled(new_session(), tree)
     with utracefsd.paused():
         begin = time.perf_counter()
         for n in range(100_000):
@@ -226,9 +234,55 @@ def test_the_room_of_a_recorded_command_outlasts_a_daemon_without_a_cpu(
 def test_the_size_can_be_requested(
     utracefsd: DaemonProcess, new_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for text, size in [("100", 128 << 10), ("1", 64 << 10), ("4096", 4 << 20), ("nonsense", 1 << 20)]:
+    for text, size in [("100", 128 << 10), ("1", 64 << 10), ("4096", 4 << 20), ("nonsense", 16 << 20)]:
         monkeypatch.setenv("UTRACEFS_RING_KB", text)
         session = new_session()
         assert not session.event("ring u64 n")
         assert ring_size(session) == size
         session.close()
+
+
+def test_a_program_with_little_address_space_has_a_small_ring(
+    utracefsd: DaemonProcess, new_session: Callable[..., Session]
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 40, before[1]))
+    try:
+        session = new_session()
+        assert not session.event("ring u64 n")
+        assert ring_size(session) == 1 << 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def memory_of_ring() -> int:
+    """This process has one."""
+    found = [
+        os.stat(f"/proc/self/fd/{fd}").st_blocks * 512
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.islink(f"/proc/self/fd/{fd}")
+        and "utracefs-data-ring" in os.readlink(f"/proc/self/fd/{fd}")
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_ring_takes_memory_only_in_a_flood(
+    utracefsd: DaemonProcess, session: Session, tree: Tracefs
+) -> None:
+    event = enabled(session, tree)
+    for n in range(100_000):
+        event.emit(n)
+        if n % 500 == 0:
+            session.flush()
+    assert memory_of_ring() < 2 << 20
+    with utracefsd.paused():
+        for n in range(100_000, 500_000):
+            event.emit(n)
+        assert memory_of_ring() > 12 << 20
+    wait_for(lambda: memory_of_ring() < 2 << 20)
+    event.emit(500_000)
+    session.flush()
+    assert event.lost == 0
+    stats = tree.read_file("events/user_events/ring/stats").decode()
+    assert re.findall(STATS, stats) == [("500001", "500001", "0")]

@@ -54,15 +54,17 @@ class Producer:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.memory = mmap.mmap(fd, os.fstat(fd).st_size)
+        self.size = len(self.memory) - DATA - 16384
 
     def u64(self, offset: int) -> int:
         return int(struct.unpack_from("<Q", self.memory, offset)[0])
 
     def emit(self, records: bytes) -> None:
         head = self.u64(HEAD)
-        assert head + len(records) - self.u64(TAIL) <= SIZE
-        first = SIZE - head % SIZE
-        self.memory[DATA + head % SIZE : DATA + head % SIZE + len(records[:first])] = records[:first]
+        assert head + len(records) - self.u64(TAIL) <= self.size
+        first = self.size - head % self.size
+        place = DATA + head % self.size
+        self.memory[place : place + len(records[:first])] = records[:first]
         self.memory[DATA : DATA + len(records[first:])] = records[first:]
         struct.pack_into("<Q", self.memory, HEAD, head + len(records))
 

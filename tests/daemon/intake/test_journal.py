@@ -58,6 +58,7 @@ class World:
         count: int = 1,
         instances: int = 1,
         spare: bool = False,
+        ring_size: int = SIZE,
     ) -> None:
         """spare: the buffers have one, and a snapshot may swap it at any moment."""
         self.folder = folder
@@ -88,7 +89,7 @@ class World:
             table.append(self.tracepoint)
             table.append(self.last_only)
             if rings is None:
-                ring = DataRing.create(table, os.getpid(), SIZE)
+                ring = DataRing.create(table, os.getpid(), ring_size)
                 self.journal.begin(ring)
             else:
                 ring = DataRing.adopt(table, os.getpid(), os.dup(rings[i][0]), os.dup(rings[i][1]), 0)

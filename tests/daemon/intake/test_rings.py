@@ -9,6 +9,7 @@ import select
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import trio
 
 from tests.daemon.connections.program import FakeRingServices
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.limits import DATA_RING_SIZE
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.known_rings import KnownRing
@@ -559,3 +561,19 @@ def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -
     os.close(memory)
     os.close(doorbell)
     rings.close()
+
+
+def test_the_first_programs_of_a_user_have_large_rings_and_256_have_one() -> None:
+    """Each asks for the default."""
+    rings = Rings(2, FakeRingServices(shares=Shares()))
+    peer = Peer(pid=os.getpid(), uid=1000, gid=1000, privileged=False)
+    sizes = []
+    try:
+        with pytest.raises(TraceError, match="ask for smaller ones"):
+            while True:
+                sizes.append(rings.create(IndexTable(), peer, DATA_RING_SIZE, lambda error: None).size >> 20)
+    finally:
+        rings.close()
+    assert Counter(sizes) == {16: 15, 8: 49, 4: 49, 2: 49, 1: 98}
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) >= 256

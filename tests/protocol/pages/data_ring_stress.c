@@ -1,10 +1,13 @@
 /* Two processes, one ring: a child with several threads writes numbered records, the parent judges every
  * byte. `data_ring_stress SIZE RECORDS THREADS KILL`: KILL 1 ends the child by SIGKILL in the middle.
  * `data_ring_stress produce FD SIZE RECORDS THREADS` only writes, into a ring that another process judges.
- * The first form prints `taken N committed N lost N holes N`; exit status 1 when anything is wrong. */
+ * The first form prints `taken N committed N lost N holes N skips N`; exit status 1 when anything is wrong.
+ * Built with a small DR_LOW it skips whenever it can, and every third time a hole is punched; the
+ * threads pause in turns with floods. */
 #include "data_ring_consumer.h"
 #include "data_ring_producer.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,12 +27,19 @@ static uint64_t records;
 
 static uint32_t length_of(uint64_t i) { return 8 + (uint32_t)(i * 2654435761u >> 7) % 200; }
 
+static int is_nearly_empty(void)
+{
+	return atomic_load(&ring.header->head) - atomic_load(&ring.header->tail) < 1000;
+}
+
 static void *produce(void *argument)
 {
 	uint32_t me = (uint32_t)(uintptr_t)argument;
 	for (uint64_t i = 0; i < records; i++) {
 		int half;
 		uint32_t length = length_of(i);
+		while (DR_LOW < DR_MIN_SIZE && i / 1000 % 2 && !is_nearly_empty())
+			usleep(20);
 		atomic_store(&counts->begun[me], i + 1);
 		struct dr_record *rec = dr_reserve(&ring, me, length, &half);
 		if (!rec)
@@ -76,6 +86,31 @@ static int take(struct dr_consumer *c, struct dr_taken *got, unsigned char *payl
 	return dr_look(c) ? DR_CORRUPT : dr_next(c, got, payload, DR_MAX_PAYLOAD, dead, holes);
 }
 
+/* The ring is empty, it seems. */
+static int skip(struct dr_consumer *c, int fd)
+{
+	static unsigned skips;
+	uint64_t at = c->tail;
+	uint32_t size = c->ring.size, bytes, first = size - (uint32_t)(at & (size - 1));
+
+	if (size < 2 * DR_LOW)
+		return 0;
+	bytes = dr_skip_bytes(c, at);
+	if ((bytes > size - DR_LOW && skips % 3) || !dr_skip(c, bytes))
+		return 0;
+	if (++skips % 3 == 1) {
+		if (first > bytes)
+			first = bytes;
+		if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			      DR_HEADER_BYTES + (off_t)(at & (size - 1)), first) ||
+		    (first < bytes && fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, DR_HEADER_BYTES,
+						bytes - first)))
+			exit(3);
+	}
+	dr_publish(c);
+	return 1;
+}
+
 static int is_valid(const struct dr_taken *got, const unsigned char *payload, uint64_t i, int threads)
 {
 	if (got->write_index >= (uint32_t)threads || got->length != length_of(i) || got->time != i ||
@@ -113,6 +148,7 @@ int main(int argc, char **argv)
 	struct dr_taken got;
 	static unsigned char payload[DR_MAX_PAYLOAD];
 	uint64_t next[MOST_THREADS] = {0}, taken[MOST_THREADS] = {0}, all = 0, holes = 0, committed = 0, begun = 0;
+	uint64_t skips = 0;
 	int fd = memfd_create("stress", 0), dead = 0;
 	pid_t child;
 
@@ -138,6 +174,7 @@ int main(int argc, char **argv)
 			dr_publish(&c);
 			if (dead)
 				break;
+			skips += (uint64_t)skip(&c, fd);
 			if (waitpid(child, NULL, WNOHANG) == child)
 				dead = 1;
 			continue;
@@ -166,8 +203,8 @@ int main(int argc, char **argv)
 	uint64_t lost = atomic_load(&ring.header->lost), lost_each = 0;
 	for (uint32_t i = 0; i < DR_LOST_COUNTERS; i++)
 		lost_each += atomic_load(&ring.lost[i]);
-	printf("taken %lu committed %lu lost %lu holes %lu\n", (unsigned long)all, (unsigned long)committed,
-	       (unsigned long)lost, (unsigned long)holes);
+	printf("taken %lu committed %lu lost %lu holes %lu skips %lu\n", (unsigned long)all,
+	       (unsigned long)committed, (unsigned long)lost, (unsigned long)holes, (unsigned long)skips);
 	/* Each thread may have died between its counts: that much may be missing, no more. */
 	uint64_t missing = begun - (all + lost + holes);
 	if ((!kill_it && (missing || holes || lost_each != lost)) || missing > (uint64_t)threads)

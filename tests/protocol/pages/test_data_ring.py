@@ -48,6 +48,16 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("ring"), "-O1", "-g", "-fsanitize=address,undefined")
 
 
+SMALL = ("-DDR_LOW=16384u", "-DDR_ROOM=8192u")
+"""A ring of 64 KiB skips."""
+
+
+@pytest.fixture(scope="module", params=["plain", "sanitized"])
+def skipping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    flags = ["-O2"] if request.param == "plain" else ["-O1", "-g", "-fsanitize=address,undefined"]
+    return build(tmp_path_factory.mktemp("ring"), *flags, *SMALL)
+
+
 def run(program: Path, *arguments: int) -> dict[str, int]:
     done = subprocess.run(
         [program, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
@@ -68,6 +78,24 @@ def test_every_record_arrives_or_is_counted(stress: Path, size: int, threads: in
 def test_a_killed_producer_loses_nothing_that_it_committed(stress: Path, threads: int) -> None:
     for _ in range(5):
         got = run(stress, 64 << 10, 10**9, threads, 1)
+        assert got["taken"] >= 1_000
+        assert got["holes"] <= threads
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("size", [64 << 10, 256 << 10])
+def test_a_ring_that_skips_while_others_write(skipping: Path, size: int, threads: int) -> None:
+    """Each record once, in the order of its thread, and all that was consumed is zero."""
+    got = run(skipping, size, 40_000 // threads, threads, 0)
+    assert got["taken"] + got["lost"] == 40_000
+    assert got["holes"] == 0
+    assert got["skips"] > 20
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_producer_killed_where_the_ring_skips(skipping: Path, threads: int) -> None:
+    for _ in range(3):
+        got = run(skipping, 64 << 10, 10**9, threads, 1)
         assert got["taken"] >= 1_000
         assert got["holes"] <= threads
 

@@ -179,7 +179,8 @@ cdef class StreamSink:
             self.limit = tail + self.size
         if self.memory.has < self.memory.size:
             self.memory.take(SS_DATA_OFFSET + self.head + wanted)
-            self.limit = min(self.limit, <uint64_t>self.memory.has - SS_DATA_OFFSET)
+            if self.memory.has < self.memory.size:
+                self.limit = min(self.limit, <uint64_t>self.memory.has - SS_DATA_OFFSET)
         return self.limit
 
     cdef ss_record *reserve(self, uint16_t kind, uint64_t length, uint64_t time_ns, uint16_t id) noexcept:

@@ -42,6 +42,10 @@
  * a reused slot would be taken for that of its former ring. The next daemon may begin at 1 again, because it
  * forgets all origins before it gives the first number.
  *
+ * Before the daemon skips free space of an empty data ring, it stores the mark JR_SKIPPING in tail, and
+ * afterwards the new tail. (Earlier versions find a tail that is no multiple of 8, and go by the data ring's
+ * own.) With the mark the next daemon looks at the data ring whether the skip took place (dr_skipped).
+ *
  * An instance without its ring buffer (it could not be adopted, or was in memory only) has taken nothing.
  *
  * Not covered: records that a producer reserved and never committed, when its process ended before the
@@ -75,6 +79,7 @@
 /* Instances with a number from this on may get a record twice that was being dispatched at a kill. */
 #define JR_MAX_BUFFERS (64 * JR_TAKEN_WORDS)
 #define JR_JUDGED 1ull /* in tail: `taken` holds */
+#define JR_SKIPPING 2ull /* in tail: the data ring was empty there, and may have skipped */
 
 struct jr_header {
     uint64_t magic;
@@ -90,7 +95,7 @@ struct jr_slot {
     uint64_t used;        /* 1: the rest holds. Stored last when a slot is given, first when it is freed */
     uint64_t dev;         /* st_dev and st_ino of the data ring's memfd: unique while a process has it open */
     uint64_t ino;
-    uint64_t tail;        /* consumed up to here; JR_JUDGED: see above */
+    uint64_t tail;        /* consumed up to here; JR_JUDGED, JR_SKIPPING: see above */
     uint64_t number;      /* of the data ring, as this daemon numbers them */
     uint64_t taken[JR_TAKEN_WORDS]; /* with JR_JUDGED: a bit for each instance that took the record at tail */
 };
@@ -101,7 +106,7 @@ _Static_assert(sizeof(struct jr_slot) == JR_SLOT_BYTES, "whole cache lines");
 #define JR_STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
 #define JR_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
-/* Step 3: consumed up to `tail`. */
+/* Step 3: consumed up to `tail`. With JR_SKIPPING: and about to skip from there (data_ring.h, "Memory"). */
 static inline void jr_done(struct jr_slot *slot, uint64_t tail)
 {
     JR_ORDER();

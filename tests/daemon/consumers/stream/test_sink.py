@@ -111,6 +111,22 @@ def test_memory_comes_in_steps() -> None:
     sink.close()
 
 
+def test_a_record_across_the_first_lap_s_end_is_kept() -> None:
+    sink = StreamSink(1 << 20)
+    probe = StreamProbe(sink, "stream:1", 1000, partial(bytes, b"format"))
+    event = tracepoint(event_id=1000)
+    event.attach(probe)
+    reader, kept = reader_of(sink), 0
+    for n in range(100):
+        write(event, bytes(60_000))
+        if n % 10 == 9:
+            sink.publish()
+            kept += sum(isinstance(one, Taken) for one in reader.take())
+    assert (kept, probe.lost) == (100, 0)
+    reader.close()
+    sink.close()
+
+
 def test_threads_allocate_and_unmap_much_memory() -> None:
     sink = StreamSink(32 << 20)
     while os.fstat(sink.memory_fd).st_blocks * 512 < 32 << 20:
