@@ -223,7 +223,13 @@ class Daemon:
         self.tree = Tree(Parts(self.table, self.instances, self.plugins, self.comms, self._stats_text))
         # Ports are last: from here on requests may come.
         make_port = functools.partial(Port, now_ns=now_ns, before_sending=self.save, faults=self.faults)
-        self.data = make_port(DATA, self._open_data, shares=self.shares, closed=self._data_closed)
+        self.data = make_port(
+            DATA,
+            self._open_data,
+            shares=self.shares,
+            closed=self._data_closed,
+            behind=self.rings.note_behind,
+        )
         self.tracefs = make_port(TRACEFS, self.open_tracefs, max_connections=MAX_TRACEFS_CONNECTIONS)
         self._handles = itertools.count(1)
         self._taking_in = False
@@ -474,12 +480,12 @@ class Daemon:
     def acquire_events(self, event_ids: Sequence[int]) -> IndexTable | None:
         events = [self.table.by_id(event_id) for event_id in event_ids]
         table = IndexTable()
-        for event in events:
-            if event is None:
+        for event, event_id in zip(events, event_ids, strict=True):
+            if event is None and event_id:
                 return None
-            table.append(event.tracepoint)
-        for event_id in event_ids:
-            self.table.acquire(self.table.by_id(event_id))  # type: ignore[arg-type]
+            table.append(event.tracepoint if event else None)
+        for event in filter(None, events):
+            self.table.acquire(event)
         return table
 
     def release_events(self, event_ids: Sequence[int]) -> None:

@@ -107,10 +107,6 @@ DATA_RING_SIZE: Final = 16 << 20
 """Default size of a data ring in bytes: half a million records, the fastest loop for some ten milliseconds.
 Idle it takes the memory of a sixteenth. DR_DEFAULT_SIZE of include/data_ring.h."""
 
-LEAST_DEFAULT_RING: Final = 1 << 20
-"""Bytes that a data ring has at least, if its program asks for as much, however many rings its user has:
-until the user's share is used up. Default size for programs whose address space is limited."""
-
 MIN_DATA_RING: Final = 64 << 10
 """Smallest data ring in bytes: it holds payloads up to 65,512 bytes; larger ones are lost and counted.
 DR_MIN_SIZE of include/data_ring.h."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.building import SOURCE, build, kernel_abi, preload_library
+from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mount.mounting import mounted, must_mount
 
@@ -79,11 +80,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def shown(daemon: DaemonProcess) -> set[str]:
     """The names in `trace`, each once; on the cpu that the program was bound to."""
     with daemon.tree() as tree:
+        # (150 processes that do not wait are a flood, which is taken in by and by.)
+        file = "events/user_events/c_short/stats"
+        wait_for(lambda: "emitted: 450\n" in tree.read_file(file).decode())
         lines = re.findall(
             r"^ *(.*)-\d+ +\[(\d+)\].*: c_short: n=(\S+)", tree.read_file("trace").decode(), re.MULTILINE
         )
-        stats = tree.read_file("events/user_events/c_short/stats").decode()
-    assert "emitted: 450\n" in stats
+        stats = tree.read_file(file).decode()
     assert "recorded 450 filtered 0 lost 0" in stats
     assert len(lines) == 450, lines[:3]
     assert {int(line[1]) for line in lines} == {CPU}

@@ -93,13 +93,20 @@ int utb_look(struct utracefs_event *event, utb_interrupted call, void *arg)
 	return ut_interrupt_by(before).has_said ? -EINTR : is_on;
 }
 
+int utb_may_emit(const struct utracefs_event *event)
+{
+	struct ut_reg *reg = ut_reg_of_event(event);
+
+	return reg && ut_reg_may_emit(reg);
+}
+
 int utb_settle(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted call, void *arg)
 {
 	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
 	struct ut_reg *reg = ut_reg_of_event(event);
-	uint32_t ring = reg ? (uint32_t)(atomic_load(&reg->place) >> 32) : 0;
-	int has_place =
-		reg && (ut_views[ring].header ? ut_wait_for_room(ring, size, until) : ut_reg_settle(reg));
+	int has_place = reg && (ut_reg_has_ring(reg) ?
+					ut_wait_for_room((uint32_t)(atomic_load(&reg->place) >> 32), size, until) :
+					ut_reg_settle(reg));
 
 	return ut_interrupt_by(before).has_said ? -EINTR : has_place;
 }
@@ -139,9 +146,9 @@ void utb_stats(struct utb_session *session, struct utb_stats *stats)
 	ut_lock();
 	s = session->owner.session;
 	if (s) {
-		stats->is_connected = s->state == UT_UP;
-		stats->pending = ut_count_pending(s, s->state != UT_UP);
-		stats->ring_bytes = ut_views[s->ring].header ? ut_views[s->ring].size : 0;
+		stats->is_connected = ut_is_up(s->state);
+		stats->pending = ut_count_pending(s, 0);
+		stats->ring_bytes = s->state == UT_UP ? ut_views[s->ring].size : 0;
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			stats->lost += atomic_load(&reg->lost);
 	}
@@ -163,7 +170,7 @@ void utb_event_stats(const struct utracefs_event *event, struct utb_event_stats 
 		stats->lost = atomic_load(&reg->lost);
 		stats->unheard = reg->unheard;
 		stats->pending = reg->pending;
-		if (reg->session && reg->session->state == UT_UP && reg->state == UT_ANSWERED)
+		if (reg->session && ut_is_up(reg->session->state) && reg->state == UT_ANSWERED)
 			stats->write_index = reg->write_index;
 		stats->nr_refusals = reg->nr_refusals;
 		memcpy(stats->refusals, reg->refusals, sizeof(stats->refusals));

@@ -29,13 +29,14 @@
  *
  * `interrupted(arg)` is called in a waiting thread, without any lock of the library, after a signal and at
  * least every 100 ms. It runs the language's signal handlers; a result other than 0 ends the wait (-EINTR).
- * Records that such a handler emits are kept until the answer: the handler does not wait. May be NULL.
+ * Such a handler's own records do not wait. May be NULL.
  *
  * Counting: the library counts records that are lost, pending or refused by the daemon. A binding counts the
  * records that it commits, and records lost at once (utb_reserve: NULL without must_settle): its own
  * lock makes that free. Sent = counted by the binding - lost - pending - unheard.
  *
- * Sizes: a buffer (local ring) has 64 KiB to 64 MiB; other sizes are rounded and cut to that.
+ * Sizes: a buffer (a ring whose records go over the socket) has 64 KiB to 64 MiB; other sizes are rounded and
+ * cut to that.
  */
 #ifndef UTRACEFS_BINDING_H
 #define UTRACEFS_BINDING_H
@@ -84,6 +85,10 @@ void utb_detach(struct utracefs_event *event);
 /* Whether the event is on; waits for the daemon's answer, within the patience. A forked child gets its
  * parent's answer, without waiting. 1, 0, or -EINTR. Allowed in signal handlers. */
 int utb_look(struct utracefs_event *event, utb_interrupted interrupted, void *arg);
+
+/* For an emit of a pending event, in place of utb_look; without waiting: 0 if a child's parent had the answer
+ * "off". Otherwise the daemon refuses the record if the event is off. Allowed in signal handlers. */
+int utb_may_emit(const struct utracefs_event *event);
 
 /* Finds a place for records of this event, or waits for room for one of `size` bytes, as a lossless reader
  * asks: 1 if there is one, else 0. -EINTR. *until: 0 at a record's first call; it bounds all of its waits. */

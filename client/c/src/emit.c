@@ -38,20 +38,14 @@ static inline int reserve_at(struct ut_reg *reg, uint64_t place, uint32_t flag, 
 	return 1;
 }
 
-/* Whether the attempt at `place` was not counted, and another place may be available: not answered yet, a
- * child's first record, the last one before the end of a connection, a ring that the daemon has closed, or a
- * local ring whose place the daemon's has taken. Otherwise counts it. */
+/* Whether the attempt at `place` was not counted, and another place may be available: a child's first record,
+ * or a ring that the daemon has closed. Otherwise counts it. */
 static int has_no_place(struct ut_reg *reg, uint64_t place)
 {
 	struct data_ring view = ut_views[place >> 32];
 
-	if (!view.header)
+	if (!view.header || dr_is_closed(&view))
 		return 1;
-	if (dr_is_closed(&view)) {
-		if (atomic_compare_exchange_strong(&reg->place, &place, 0))
-			atomic_store(&reg->is_let_go, 1);
-		return 1;
-	}
 	atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
 	return 0;
 }
@@ -296,15 +290,10 @@ static inline int judge(struct ut_reg *reg, size_t size)
 {
 	const uint8_t *status = atomic_load_explicit(&reg->status, memory_order_acquire);
 
-	if (__builtin_expect(status == &ut_pending, 0)) {
-		int is_on = ut_reg_look(reg);
-
-		if (size < reg->size)
-			return -EINVAL;
-		return is_on ? 0 : -EBADF;
-	}
 	if (size < reg->size)
 		return -EINVAL;
+	if (__builtin_expect(status == &ut_pending, 0))
+		return ut_reg_may_emit(reg) ? 0 : -EBADF;
 	return *(const volatile uint8_t *)status ? 0 : -EBADF;
 }
 

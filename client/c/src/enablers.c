@@ -24,7 +24,7 @@ static int is_answered(void *arg)
 	const struct ut_enabler *enabler = arg;
 
 	return enabler->state == UT_ANSWERED || enabler->state == UT_REFUSED ||
-	       (enablers_session->state == UT_UP && !enablers_session->is_notified);
+	       (ut_is_up(enablers_session->state) && !enablers_session->is_notified);
 }
 
 static void remove_enabler(struct ut_enabler **at)

@@ -14,6 +14,7 @@
 
 #define DEFAULT_PATIENCE_NS 250000000ull
 #define NO_FUTEX_NS 200000 /* until the next look if futex(2) cannot wait */
+#define SMALL_STACK (16u << 10) /* a step needs some 4 KiB beside the frame of a signal */
 #define NO_POLL_MS 100 /* until the next look if descriptors cannot be waited for */
 
 struct ut_settings ut_settings;
@@ -264,6 +265,13 @@ void ut_process_look(void)
 int ut_process_is_guest(void)
 {
 	return process && ut_rings_are_marked() && is_another();
+}
+
+int ut_process_is_on_small_stack(void)
+{
+	stack_t stack;
+
+	return sigaltstack(NULL, &stack) == 0 && (stack.ss_flags & SS_ONSTACK) && stack.ss_size < SMALL_STACK;
 }
 
 /* exit(3) calls functions of atexit(3) first and then destructors, dlclose(3) destructors first, except those

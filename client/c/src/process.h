@@ -18,8 +18,8 @@
  * at any time, and getenv(3) must not run meanwhile. */
 struct ut_settings {
 	char directories[2][UT_DIRECTORY]; /* connecting.h */
-	uint32_t ring_bytes;	  /* requested size; 0: none */
-	uint32_t local_bytes;	  /* of a local ring */
+	uint32_t ring_bytes;	  /* of a ring for the daemon; 0: none */
+	uint32_t local_bytes;	  /* of one whose records go over the socket */
 	uint64_t patience_ns;
 };
 extern struct ut_settings ut_settings;
@@ -64,6 +64,9 @@ void ut_process_end(void);
 /* Whether this child shares its parent's memory but not its descriptors, as after vfork(2): it emits as
  * its parent does, whose thread talks to the daemon. It opens no session. */
 int ut_process_is_guest(void);
+
+/* A signal handler on a stack of the least size has no room for a step. */
+int ut_process_is_on_small_stack(void);
 
 /* Wakes the native thread. Callable from anywhere. */
 extern struct ut_bell ut_bell;

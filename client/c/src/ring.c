@@ -6,6 +6,8 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 /* The thread's own data; one copy, also under the names of bindings. */
@@ -156,37 +158,38 @@ struct data_ring *ut_ring_counters(uint32_t number)
 		       &outlet->counters : NULL;
 }
 
-int ut_ring_map(struct ut_descriptor memory, struct ut_descriptor doorbell, uint64_t size)
+/* Memory and doorbell for the daemon. 0, or -errno with nothing left. */
+static int make_file(struct ut_outlet *outlet, uint32_t size)
 {
-	uint32_t number = free_number();
-	struct ut_outlet *outlet = &ut_outlets[number];
-	struct stat found;
-	int error = -EPROTO, seals = fcntl(memory.fd, F_GET_SEALS);
+	const off_t bytes = (off_t)dr_file_bytes(size);
+	struct rlimit limit;
+	int error, fd;
 
-	if (!number)
-		error = -EMFILE;
-	else if (dr_valid_size(size) && seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(memory.fd, &found) == 0 &&
-		 (uint64_t)found.st_size >= dr_file_bytes((uint32_t)size))
-		error = dr_map(&outlet->ring, memory.fd, (uint32_t)size);
-	if (!error && (outlet->ring.header->magic != DR_MAGIC || outlet->ring.header->version != DR_VERSION)) {
-		dr_unmap(&outlet->ring);
-		error = -EPROTONOSUPPORT;
-	}
-	if (error) {
-		ut_close(&doorbell);
-		ut_close(&memory);
+	/* Beyond this limit ftruncate(2) sends a signal. */
+	if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur < (rlim_t)bytes)
+		return -EFBIG;
+	fd = (int)syscall(SYS_memfd_create, "utracefs-data-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	error = fd < 0 ? -errno : ut_take(&outlet->memory, fd);
+	if (error)
 		return error;
+	fd = outlet->memory.fd;
+	if (ftruncate(fd, bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ||
+	    (fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+		error = -errno;
+	else
+		error = ut_take(&outlet->doorbell, fd);
+	if (!error)
+		error = dr_map(&outlet->ring, outlet->memory.fd, size);
+	if (error) {
+		ut_close(&outlet->doorbell);
+		ut_close(&outlet->memory);
 	}
-	outlet->memory = memory;
-	outlet->doorbell = doorbell;
-	outlet->memory.beside = NULL;
 	outlet->doorbell.beside = &outlet->memory;
-	return open_outlet(number);
+	return error;
 }
 
-/* Like dr_map, of memory without a file: a memfd needs a descriptor, and is subject to RLIMIT_FSIZE, which a
- * signal enforces. */
-static int map_local(struct data_ring *ring, uint32_t size)
+/* Like dr_map, of memory without a file. */
+static int map_own(struct data_ring *ring, uint32_t size)
 {
 	const int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
 	const size_t again = (size_t)size + DR_LOST_BYTES, bytes = (size_t)DR_HEADER_BYTES + size + again;
@@ -205,18 +208,24 @@ static int map_local(struct data_ring *ring, uint32_t size)
 	return 0;
 }
 
-int ut_ring_make(uint32_t size)
+int ut_ring_make(uint32_t size, uint32_t own_size)
 {
 	uint32_t number = free_number();
 	struct ut_outlet *outlet = &ut_outlets[number];
-	int error;
+	int error = 0;
 
 	if (!number)
 		return -EMFILE;
-	error = map_local(&outlet->ring, size);
+	if (!size || make_file(outlet, size)) {
+		error = map_own(&outlet->ring, own_size);
+		outlet->is_ours = 1;
+	}
 	if (error)
 		return error;
-	outlet->is_local = 1;
+	dr_init(&outlet->ring);
+	outlet->ring.header->need_wakeup = 1;
+	/* Each thread gives its name, under a number that no other ring has. */
+	outlet->ring.header->names = ((uint32_t)(ut_now_ns() >> 10) & INT32_MAX) | 1;
 	return open_outlet(number);
 }
 
@@ -224,7 +233,7 @@ int ut_ring_is_ours(uint32_t ring)
 {
 	const struct ut_outlet *outlet = &ut_outlets[ring];
 
-	return outlet->is_local || (ut_is_ours(&outlet->memory) && ut_is_ours(&outlet->doorbell));
+	return !ut_ring_has_file(ring) || (ut_is_ours(&outlet->memory) && ut_is_ours(&outlet->doorbell));
 }
 
 uint64_t ut_ring_position(uint32_t ring)
@@ -280,7 +289,7 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 		found.header = &positions;
 		while (lost && dr_walk(&found, &position, &write_index))
 			lost(arg, write_index);
-		if (!lost && !outlet->is_local) {
+		if (!lost && !outlet->is_ours) {
 			/* The daemon still takes in what is there, and a thread may be in the middle of a record. */
 			uint32_t *oldest = &still_read[nr_still_read++ % MAX_STILL_READ];
 
@@ -300,14 +309,14 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 	nr_in_use--;
 }
 
-/* 0: it is a local ring, or the program has closed the doorbell. */
+/* 0: the thread reads the ring, or the program has closed the doorbell. */
 static int wake_daemon(uint32_t number)
 {
 	const struct ut_outlet *outlet = &ut_outlets[number];
 	const uint64_t one = 1;
 	int fd = __atomic_load_n(&outlet->doorbell.fd, __ATOMIC_RELAXED);
 
-	if (outlet->is_local || !ut_is_ours(&outlet->doorbell))
+	if (outlet->is_ours || !ut_is_ours(&outlet->doorbell))
 		return 0;
 	/* Not write(2), where a thread may be cancelled. It fails only if a ring of the bell is pending. */
 	if (syscall(SYS_write, fd, &one, sizeof(one)) < 0) {
@@ -319,24 +328,4 @@ void ut_ring_wake(uint32_t number)
 {
 	if (!wake_daemon(number))
 		wake_taker(number);
-}
-
-int ut_ring_put(uint32_t number, uint32_t write_index, const struct dr_taken *taken, const uint8_t *payload)
-{
-	struct data_ring *ring = &ut_outlets[number].ring;
-	uint32_t named = taken->flags & DR_NAMED ? DR_COMM : 0;
-	int half;
-	struct dr_record *rec = dr_try_reserve(ring, write_index, taken->length + named, &half);
-
-	if (!rec)
-		return 0;
-	ut_stamp(ring, rec);
-	rec->flags |= taken->flags & DR_NAMED;
-	rec->tid = taken->tid ? taken->tid : (uint32_t)getpid();
-	rec->cpu = taken->cpu;
-	memcpy(rec->payload, payload, taken->length);
-	memcpy(rec->payload + taken->length, taken->comm, named);
-	if (dr_commit(ring, rec, taken->length) || half)
-		wake_daemon(number); /* otherwise the next step finds that the doorbell is gone */
-	return 1;
 }

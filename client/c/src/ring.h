@@ -1,12 +1,12 @@
 /*
  * Rings for records, by number.
  *
- * A ring is one of the daemon's data rings (docs/protocol.md section 5) or, if the daemon gives none, a local
- * one with the same layout, which the native thread empties into the socket. An emit is the same for both.
+ * The program makes them (docs/protocol.md section 5), and gives their descriptors to the daemon, which reads
+ * them. Where it cannot (no memfd, UTRACEFS_DATA_RING=0, an older daemon), the native thread reads a ring of
+ * the same layout and sends its records over the socket. An emit is the same for both.
  *
  * A place has all that an emit needs, in one word that changes in one store: the ring's number in the upper
- * half, the write_index there in the lower one. (In a local ring: the number of the registration on its
- * session.) Place 0 is none.
+ * half, the number of the registration on its session in the lower one. Place 0 is none.
  *
  * An emit reads a place and then writes into the ring; without a lock it may be stopped in between for any
  * time. So a ring that is given up stays mapped: its memory is replaced by unshared memory whose head says
@@ -36,10 +36,11 @@ extern struct data_ring *ut_views; /* [UT_MAX_RINGS], and behind it the counter 
 struct ut_outlet {
 	struct data_ring ring;
 	struct data_ring counters; /* its header and lost[] once more: a child still counts there */
-	struct ut_descriptor memory, doorbell; /* of a ring of the daemon's */
+	struct ut_descriptor memory, doorbell; /* for the daemon; none: it cannot have the ring */
 	int in_use;
 	int is_shared; /* its memory, with a daemon or with relatives */
-	int is_local;
+	int is_ours;   /* the native thread reads it */
+	int was_read;  /* perhaps, by a daemon whose connection has ended */
 };
 extern struct ut_outlet ut_outlets[UT_MAX_RINGS];
 
@@ -48,8 +49,8 @@ static inline uint64_t ut_place(uint32_t ring, uint32_t write_index)
 	return (uint64_t)ring << 32 | write_index;
 }
 
-/* Once per process. wake: wakes the thread that empties local rings; callable from signal handlers. 0 or
- * -errno. */
+/* Once per process. wake: wakes the thread that reads a ring of `is_ours`; callable from signal handlers. 0
+ * or -errno. */
 int ut_rings_init(void (*wake)(uint32_t ring));
 /* Whether this memory is the marked one, and not a copy of it in a child. (A child of vfork(2) has its
  * parent's memory itself, so its writes are the parent's.) */
@@ -61,24 +62,24 @@ void ut_rings_end(void);
 /* Where losses are counted; of a child's parent, too. NULL: nowhere. */
 struct data_ring *ut_ring_counters(uint32_t ring);
 
-/* Maps a ring of the daemon; takes both descriptors over, also if it fails. size: bytes of the data area,
- * which the memory must have, sealed against shrinking (-EPROTO). The number, or -errno. */
-int ut_ring_map(struct ut_descriptor memory, struct ut_descriptor doorbell, uint64_t size);
-/* Makes a local ring. The number, or -errno. */
-int ut_ring_make(uint32_t size);
-/* Whether its descriptors still refer to our files. */
+/* Makes a ring whose data area has `size` bytes; if that is 0 or fails, one without descriptors, of
+ * `own_size`. The number, or -errno. */
+int ut_ring_make(uint32_t size, uint32_t own_size);
+/* Whether the daemon can have it. */
+static inline int ut_ring_has_file(uint32_t ring)
+{
+	return ut_outlets[ring].memory.fd >= 0;
+}
+/* Whether its descriptors, if it has any, still refer to our files. */
 int ut_ring_is_ours(uint32_t ring);
 /* Give it up. lost: called with the write_index of each record that was not taken out; NULL: another
  * reader takes them. */
 void ut_ring_give_up(uint32_t ring, void (*lost)(void *arg, uint32_t write_index), void *arg);
 /* Bytes reserved in it so far; 0 in a child for its parent's ring. */
 uint64_t ut_ring_position(uint32_t ring);
-/* Whether the daemon has taken in all its records; also without a ring. */
+/* Whether all its records are taken out; also without a ring. */
 int ut_ring_is_taken_in(uint32_t ring);
-/* Writes a record of a local ring into the daemon's ring, with the present time. With the lock held. Whether
- * it had room. */
-int ut_ring_put(uint32_t ring, uint32_t write_index, const struct dr_taken *taken, const uint8_t *payload);
-/* After a commit that asks for it: wakes the thread that empties the ring. Callable from signal handlers. */
+/* After a commit that asks for it: wakes the reader of the ring. Callable from signal handlers. */
 void ut_ring_wake(uint32_t ring);
 
 #endif

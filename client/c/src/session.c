@@ -15,7 +15,6 @@
 #include "thread.h"
 #include "utracefs.h"
 
-#define SMALL_STACK (16u << 10) /* a step needs some 4 KiB beside the frame of a signal */
 #define TURN_NS 100000000ull
 #define FOLLOW_NS 1000000000ull /* time that a child follows its parent's bytes before it needs a
 				 * connection */
@@ -63,7 +62,6 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 	s = new_memory();
 	if (!s)
 		return NULL;
-	ut_held_init();
 	s->flags = flags;
 	s->settings = settings ? *settings : ut_settings;
 	s->owner = owner;
@@ -82,7 +80,6 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 static void end_session(struct ut_session *s)
 {
 	struct ut_session **at = &ut_sessions;
-	int is_up = s->state == UT_UP;
 
 	while (*at && *at != s)
 		at = &(*at)->next;
@@ -93,13 +90,17 @@ static void end_session(struct ut_session *s)
 		s->owner->session = NULL;
 		s->owner->is_closed = 1;
 	}
-	ut_lose_rest(s);
-	ut_session_give_up(s, &s->parents, NULL, NULL);
+	if (s->state == UT_SENDS)
+		ut_lose_rest(s);
+	if (ut_outlets[s->ring].is_ours)
+		ut_session_give_up(s, &s->ring, 1);
+	ut_count_pending(s, 0);
+	/* A daemon has its records, or the next one may get the ring from its manager. */
+	ut_session_give_up(s, &s->ring, 0);
+	ut_session_give_up(s, &s->parents, 0);
 	ut_disconnect(s);
 	ut_go(s, UT_CLOSE);
 	ut_futex_wake(&s->changes);
-	ut_lose_kept(s);
-	ut_count_pending(s, !is_up);
 	for (struct ut_reg *reg = s->regs, *next; reg; reg = next) {
 		next = reg->next;
 		atomic_store(&reg->place, 0);
@@ -113,13 +114,8 @@ static void end_session(struct ut_session *s)
 				   * time: the last one that is detached frees it */
 			ut_reg_free(reg);
 	}
-	s->regs = s->to_ask = s->answered = NULL;
+	s->regs = s->to_ask = NULL;
 	s->end_of_regs = &s->regs;
-	free(s->buckets);
-	s->buckets = NULL;
-	s->nr_buckets = s->nr_regs = 0;
-	/* Its records are not lost: the daemon has them, or the next one may get the ring from its manager. */
-	ut_session_give_up(s, &s->ring, NULL, NULL);
 	for (unsigned i = 0; i < UT_NR_CHUNKS && s->chunks[i]; i++) {
 		ut_free_later(s->chunks[i]);
 		s->chunks[i] = NULL;
@@ -235,7 +231,7 @@ void ut_begin(struct ut_session *s, int is_asked)
 
 static int is_up(void *session)
 {
-	return ((struct ut_session *)session)->state == UT_UP;
+	return ut_is_up(((struct ut_session *)session)->state);
 }
 
 static int is_connected(void *session)
@@ -245,24 +241,14 @@ static int is_connected(void *session)
 	return ut_is_connected(s->state);
 }
 
-static int is_settled(void *arg)
+static int is_heard(void *reg)
 {
-	struct ut_reg *reg = arg;
-	const uint8_t *status = atomic_load(&reg->status);
-
-	return status != &ut_pending &&
-	       (status == &ut_off || *status == 0 || ut_views[atomic_load(&reg->place) >> 32].header);
+	return atomic_load(&((struct ut_reg *)reg)->status) != &ut_pending;
 }
 
-/* Until an answer its records go into a local ring. With the lock held. */
-static int hold(struct ut_reg *reg)
+static int has_ring(void *reg)
 {
-	struct ut_session *s = reg->session;
-
-	if (reg->number == UT_NO_NUMBER || s->is_cut_off || reg->state == UT_REFUSED || ut_ring_make_local(s))
-		return 0;
-	atomic_store(&reg->place, ut_place(s->local, reg->number));
-	return 1;
+	return ut_reg_has_ring(reg);
 }
 
 /* With the lock held: the state that the program's events of this registration show. */
@@ -275,35 +261,35 @@ static int is_on(struct ut_reg *reg)
 	return *(const volatile uint8_t *)status != 0;
 }
 
-static void settle(struct ut_reg *reg, struct ut_session *s)
+/* Waits within the patience for an answer, or for a ring. With the lock held; the session may end. */
+static void settle(struct ut_reg *reg, int (*done)(void *))
 {
+	struct ut_session *s = reg->session;
 	uint64_t began = ut_clock_ns(), taken;
 
 	ut_begin(s, 0);
-	if (!is_settled(reg))
-		ut_drive(s, is_settled, reg, began + s->patience);
+	if (done == has_ring && !s->parents && !done(reg)) {
+		/* Its ring needs no daemon: only whether there is one is asked first. */
+		ut_step(s, began);
+		ut_hold(s);
+	}
+	if (!done(reg))
+		ut_drive(s, done, reg, began + s->patience);
 	taken = ut_clock_ns() - began;
 	s->patience -= taken < s->patience ? taken : s->patience;
-	if (!reg->session)
-		return;
-	if (atomic_load(&reg->status) == &ut_pending) { /* until the answer comes */
+	if (reg->session && atomic_load(&reg->status) == &ut_pending) { /* until the answer comes */
 		const uint8_t *inherited = atomic_load(&reg->inherited);
 
 		ut_reg_point(reg, inherited ? inherited : &ut_off);
 	}
 	ut_thread_start();
-	if (!ut_views[atomic_load(&reg->place) >> 32].header &&
-	    (atomic_load(&reg->is_let_go) || (s->state != UT_WAITING && is_on(reg))))
-		hold(reg);
-	atomic_store(&reg->is_let_go, 0);
 }
 
-/* A signal handler on a stack of the least size has no room for a connection. */
-static int is_on_small_stack(void)
+/* Whether it returns at once: in a place where the library must not connect, or in a signal handler in a
+ * thread that waits. */
+static int must_not_wait(void)
 {
-	stack_t stack;
-
-	return sigaltstack(NULL, &stack) == 0 && (stack.ss_flags & SS_ONSTACK) && stack.ss_size < SMALL_STACK;
+	return ut_thread_is_current() || ut_process_is_guest() || ut_is_waiting || ut_process_is_on_small_stack();
 }
 
 int ut_reg_settle(struct ut_reg *reg)
@@ -311,16 +297,22 @@ int ut_reg_settle(struct ut_reg *reg)
 	int error = errno;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
-		return 0;
+		return ut_reg_has_ring(reg);
 	ut_lock();
 	ut_process_look();
-	if (reg->session && (ut_is_waiting || is_on_small_stack()))
-		hold(reg);
-	else if (reg->session)
-		settle(reg, reg->session);
+	if (reg->session && must_not_wait()) {
+		ut_begin(reg->session, 0);
+		/* (A child may end before the thread connects; but not before a caller that waits in it.) */
+		if (!reg->session->parents || ut_is_waiting)
+			ut_hold(reg->session);
+		ut_thread_start();
+		ut_wake();
+	} else if (reg->session) {
+		settle(reg, has_ring);
+	}
 	ut_unlock();
 	errno = error;
-	return ut_views[atomic_load(&reg->place) >> 32].header != NULL;
+	return ut_reg_has_ring(reg);
 }
 
 int ut_reg_look(struct ut_reg *reg)
@@ -330,7 +322,14 @@ int ut_reg_look(struct ut_reg *reg)
 	int error = errno;
 
 	if (!inherited) {
-		ut_reg_settle(reg);
+		if (must_not_wait())
+			return ut_reg_settle(reg);
+		ut_lock();
+		ut_process_look();
+		if (reg->session)
+			settle(reg, is_heard);
+		ut_unlock();
+		errno = error;
 		return *(const volatile uint8_t *)atomic_load(&reg->status) != 0;
 	}
 	if (s && ut_rings_are_marked() && ut_clock_ns() - s->forked_at > FOLLOW_NS && !ut_process_is_guest()) {
@@ -346,12 +345,21 @@ int ut_reg_look(struct ut_reg *reg)
 	return *(const volatile uint8_t *)inherited != 0;
 }
 
+int ut_reg_may_emit(struct ut_reg *reg)
+{
+	return !atomic_load(&reg->inherited) || ut_reg_look(reg);
+}
+
 int ut_reg_lose(struct ut_reg *reg)
 {
 	int error = errno, is_lost;
+	const struct ut_session *s;
 
 	ut_lock();
-	is_lost = reg->session && reg->session->is_cut_off && is_on(reg);
+	s = reg->session;
+	is_lost = s && s->parents && s->state != UT_FORKED &&
+		  (s->state == UT_WAITING || !s->patience || ut_is_waiting || ut_process_is_on_small_stack()) &&
+		  is_on(reg);
 	if (is_lost)
 		ut_reg_count_cut_off(reg);
 	ut_unlock();
@@ -393,17 +401,7 @@ static int is_answered(void *arg)
 
 	/* (Another thread may have closed the session.) */
 	return reg->state == UT_REFUSED ||
-	       (reg->state == UT_ANSWERED && reg->session && reg->session->state == UT_UP);
-}
-
-/* Another registration that the daemon treats as the same event; NULL: none that has a number. */
-static struct ut_reg *same_event(const struct ut_reg *reg)
-{
-	struct ut_reg *other = ut_reg_of_daemons(reg->session, reg->write_index);
-
-	while (other && (other == reg || other->number == UT_NO_NUMBER || other->write_index != reg->write_index))
-		other = other->next_of_index;
-	return other;
+	       (reg->state == UT_ANSWERED && reg->session && ut_is_up(reg->session->state));
 }
 
 static void forget(struct ut_reg *reg)
@@ -436,15 +434,16 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 		error = -reg->error;
 	*event_id = reg->event_id;
 	if (s->state != UT_CLOSED) {
-		same = error ? NULL : same_event(reg);
-		if (same)
-			*write_index = same->number;
-		else if (!error && !(error = ut_reg_number(reg)))
-			*write_index = reg->number;
+		/* Another one that the daemon treats as the same event? */
+		same = error ? NULL : ut_reg_of_daemons(s, reg->write_index, reg);
+		if (!error && !same && reg->number == UT_NO_NUMBER)
+			error = ut_reg_number(reg, s->state == UT_UP ? reg->write_index : s->nr_numbers);
+		ut_reg_place(reg);
+		if (!error)
+			*write_index = same ? same->number : reg->number;
 		/* (One that was sent and timed out remains: the daemon may have given it an index.) */
 		if (same || (error && reg->state != UT_ASKED_FOR))
 			forget(reg);
-		ut_step(s, ut_clock_ns()); /* in a local ring its number is its place */
 		ut_thread_start();
 	}
 	ut_unlock();
@@ -473,7 +472,7 @@ static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, con
 	uint32_t msgid;
 
 	ut_begin(s, 1);
-	if (s->state != UT_UP && !await(s, is_up, s, until))
+	if (!is_up(s) && !await(s, is_up, s, until))
 		return ut_is_connected(s->state) ? -ETIMEDOUT : -ENOTCONN;
 	if (!await(s, has_asked, &waiting, until))
 		return -ETIMEDOUT;
@@ -483,7 +482,7 @@ static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, con
 	put(&s->out, msgid, arg);
 	if (!await(s, ut_is_done, &waiting, until)) {
 		ut_forget_asked(s, &waiting);
-		return s->state == UT_UP ? -ETIMEDOUT : -ENOTCONN;
+		return is_up(s) ? -ETIMEDOUT : -ENOTCONN;
 	}
 	return waiting.error;
 }
@@ -507,7 +506,7 @@ int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 	int saved = errno, error = -EFAULT;
 	struct ut_session *s;
 
-	if (ut_thread_is_current() || ut_process_is_guest() || ut_is_waiting || is_on_small_stack())
+	if (must_not_wait())
 		return error;
 	ut_lock();
 	ut_process_look();
@@ -525,17 +524,30 @@ int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 	return error;
 }
 
-/* Or cannot: there is no connection, and none is being made. */
+/* Or cannot: there is no connection, and none is being made. A daemon that has the ring needs the registrations,
+ * and finds both also when this process has ended. */
 static int has_sent_all(void *session)
 {
 	struct ut_session *s = session;
 
-	return !ut_is_connected(s->state) || (!ut_ring_has_records(s) && (s->state != UT_UP || s->out.size == 0));
+	switch (s->state) {
+	case UT_NEW:
+	case UT_OLDER:
+		return ut_ring_is_taken_in(s->ring);
+	case UT_OFFERED:
+	case UT_UP:
+		return ut_ring_is_taken_in(s->ring) || (!s->out.size && !s->to_ask);
+	case UT_SOCKET:
+	case UT_SENDS:
+		return ut_ring_is_taken_in(s->ring) && !s->batch_size && (s->state == UT_SOCKET || !s->out.size);
+	default:
+		return 1;
+	}
 }
 
 static uint64_t bytes_emitted(const struct ut_session *s)
 {
-	return s->bytes_before + ut_ring_position(s->ring) + ut_ring_position(s->local);
+	return s->bytes_before + ut_ring_position(s->ring);
 }
 
 int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
@@ -547,9 +559,8 @@ int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 		return -EDEADLK;
 	ut_lock();
 	ut_process_look();
-	ut_held_collect();
 	emitted = bytes_emitted(s);
-	if (emitted == s->bytes_flushed && !ut_ring_has_records(s)) {
+	if (emitted == s->bytes_flushed) {
 		ut_unlock();
 		errno = saved;
 		return 0;
@@ -558,15 +569,13 @@ int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 	do {
 		/* A daemon is starting again, or has no space for a connection now, or ended during the flush: the
 		 * records are for the next one. */
-		if (s->state != UT_UP && (ut_ring_has_records(s) || !ut_ring_is_taken_in(s->ring)) &&
-		    !wait_here(s, is_up, s, until, 1))
+		if (!is_up(s) && !ut_ring_is_taken_in(s->ring) && !wait_here(s, is_up, s, until, 1))
 			is_over = 1;
-		if (!ut_drive(s, has_sent_all, s, until) && s->state == UT_UP)
+		if (!ut_drive(s, has_sent_all, s, until) && is_up(s))
 			error = -ETIMEDOUT;
 		else
 			error = call(s, ut_put_plain, "sync", until);
-	} while (error == -ENOTCONN && !is_over && s->state != UT_CLOSED &&
-		 (ut_ring_has_records(s) || !ut_ring_is_taken_in(s->ring)));
+	} while (error == -ENOTCONN && !is_over && s->state != UT_CLOSED && !ut_ring_is_taken_in(s->ring));
 	if (!error)
 		s->bytes_flushed = emitted;
 	if (error && interruption.has_said)
@@ -584,9 +593,7 @@ void ut_session_close_within(struct ut_session *s, uint64_t timeout_ns)
 		return;
 	ut_lock();
 	ut_process_look();
-	ut_held_collect();
-	if (s->local)
-		ut_drive(s, has_sent_all, s, ut_clock_ns() + timeout_ns);
+	ut_drive(s, has_sent_all, s, ut_clock_ns() + timeout_ns);
 	end_session(s);
 	if (ut_thread_is_running())
 		ut_wake();
@@ -648,8 +655,7 @@ __attribute__((destructor(102))) static void end(void)
 		uint64_t now = ut_clock_ns();
 
 		ut_lock();
-		ut_held_collect();
-		for (s = ut_sessions; s && (!s->local || has_sent_all(s)); s = s->next)
+			for (s = ut_sessions; s && has_sent_all(s); s = s->next)
 			;
 		ut_unlock();
 		if (!s || now >= until)
@@ -670,7 +676,6 @@ __attribute__((destructor(102))) static void end(void)
 			free(s);
 		}
 		ut_free_all_later();
-		ut_held_end();
 		ut_rings_end();
 		ut_process_end();
 	}

@@ -11,7 +11,7 @@
 
 #define UT_WAIT 1u /* ut_session_open: connect now */
 
-/* Time for sending pending records of local rings at the end of a session, of the process, of the library or
+/* Time for sending pending records over the socket at the end of a session, of the process, of the library or
  * of an interpreter. */
 #define UT_CLOSE_NS 500000000ull
 
@@ -80,13 +80,17 @@ int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_
 /* Like ut_drive, for an answer of the daemon; gives up when none can come. */
 int ut_await(struct ut_session *session, int (*done)(void *), void *arg);
 
-/* Without the lock: an event that is about to be written has no place. Returns whether it has one now,
- * after waiting within the patience. If an answer is outstanding, and in a signal handler in a waiting
- * thread or on a small stack, records go into a local ring until the answer. */
+/* Without the lock: an event that is about to be written has no place. Makes the ring, and connects. Waits,
+ * within the patience, only while the daemon's queue is full, and in a child whose records go over the
+ * socket. In a signal handler in a waiting thread or on a small stack it leaves connecting to the thread.
+ * Returns whether it has a place now. */
 int ut_reg_settle(struct ut_reg *reg);
-/* The same for a test of a pending event: whether it is on. A child gets its parent's answer, and connects
- * after some time, because it must outlive its parent's daemon. */
+/* For a test of a pending event: whether it is on; waits for the answer within the patience. A child gets its
+ * parent's answer, and connects after some time, because it must outlive its parent's daemon. */
 int ut_reg_look(struct ut_reg *reg);
+/* For an emit of a pending event, without waiting: 0 if a child's parent had the answer "off". Otherwise the
+ * daemon tells, when it has the record. */
+int ut_reg_may_emit(struct ut_reg *reg);
 /* Without the lock, of a registration without a place: returns whether a record is lost because this child
  * cannot connect; if so, counts it here and in the parent's ring. Keeps errno. */
 int ut_reg_lose(struct ut_reg *reg);

@@ -23,7 +23,7 @@ static unsigned nr_pauses;
 static int is_wanted; /* there should be a thread, though a fork may have stopped it for a moment */
 static __thread int is_thread;
 static int is_ending;
-static int is_forked;
+static int is_child;
 __thread int ut_is_waiting;
 
 int ut_thread_is_running(void)
@@ -66,7 +66,6 @@ static void *run(void *unused)
 			due = now + 100000000;
 		/* Before the steps: a ring during one of them must wake the next poll. */
 		ut_bell_silence(&ut_bell);
-		ut_held_collect();
 		for (struct ut_session *s = ut_sessions; s; s = s->next) {
 			ut_step(s, now);
 			ut_futex_wake(&s->changes);
@@ -232,8 +231,7 @@ static void start_child(void)
 	nr_pauses = 0;
 	is_wanted = 0;
 	ut_is_waiting = 0;
-	is_forked = 1;
-	ut_held_start_child();
+	is_child = 1;
 	for (struct ut_session *s = ut_sessions; s; s = s->next)
 		ut_connection_start_child(s);
 	for (struct ut_session *s = ut_sessions; s; s = s->next)
@@ -244,12 +242,19 @@ static void start_child(void)
 		}
 }
 
-/* By an emit. Only in a child it takes the lock, which the thread may hold without a cpu. */
+/* A forked child may end without a further call: over the socket its records go at once. */
 static void wake(uint32_t ring)
 {
-	if (is_forked)
-		ut_held_count(ring);
+	if (!is_child || ut_process_is_on_small_stack() || ut_process_is_guest() || ut_is_waiting) {
+		ut_wake();
+		return;
+	}
+	ut_lock();
+	for (struct ut_session *s = ut_sessions; s; s = s->next)
+		if (s->ring == ring && s->forked_at && s->state == UT_SENDS)
+			ut_step(s, ut_clock_ns());
 	ut_wake();
+	ut_unlock();
 }
 
 int ut_thread_init(void)

@@ -123,7 +123,7 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 		reg = found->reg = ut_reg_new(session, event->command, event->flags);
 		if (!reg)
 			return -ENOMEM;
-		if (ut_reg_number(reg)) {
+		if (ut_reg_number(reg, session->nr_numbers)) {
 			reg->state = UT_REFUSED; /* permanently: there are too many */
 			reg->error = EMFILE;
 			ut_warn(session, "event %.100s is off: this process has too many events", event->command);
@@ -275,7 +275,7 @@ int utracefs_event_error(const struct utracefs_event *event, char *text, size_t 
 	if (session && reg->state == UT_REFUSED) {
 		error = reg->error;
 		words = reg->text;
-	} else if (session && ((session->state == UT_UP && reg->state == UT_ANSWERED) ||
+	} else if (session && ((ut_is_up(session->state) && reg->state == UT_ANSWERED) ||
 			       atomic_load(&reg->inherited))) { /* in a child: its parent's answer */
 		error = 0;
 	} else if (session && session->state != UT_WAITING) {

@@ -44,14 +44,14 @@ static void put(const char *what)
 
 	if (strcmp(what, "status") == 0)
 		ut_put_plain(&out, 0, "mmap_status");
-	else if (strcmp(what, "adopt") == 0)
-		ut_put_empty_map(&out, 300, "adopt_ring");
+	else if (strcmp(what, "notify") == 0)
+		ut_put_notify(&out, 300);
 	else if (strcmp(what, "ring") == 0)
-		ut_put_mmap_ring(&out, 70000, 1 << 20);
+		ut_put_adopt_ring(&out, 70000);
 	else if (strcmp(what, "register") == 0)
-		ut_put_register(&out, UINT32_MAX, "name u32 a; u32 b; u32 c; u32 d", 0, 0, UT_NO_TOKEN);
+		ut_put_register(&out, UINT32_MAX, "name u32 a; u32 b; u32 c; u32 d", 0, 0, UT_NO_TOKEN, 300);
 	else if (strcmp(what, "token") == 0)
-		ut_put_register(&out, 5, "name u32 a", 2, 9, INT64_MAX);
+		ut_put_register(&out, 5, "name u32 a", 2, 9, INT64_MAX, UINT32_MAX);
 	else if (strcmp(what, "delete") == 0)
 		ut_put_delete(&out, 5, "name");
 	else if (strcmp(what, "unregister") == 0)

@@ -23,6 +23,7 @@ from utracefs.producer._binding cimport (
     ut_moment_of,
     ut_put,
     utb_commit,
+    utb_may_emit,
     utb_reserve,
     utb_reserved,
 )
@@ -165,8 +166,8 @@ cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given):
     cdef size_t size
     cdef Py_ssize_t i, nr_numbers
     cdef list held = None
-    # Off, or not registered yet: values are checked all the same when mistakes are to be raised.
-    if byte == 0 or (byte == PENDING and not event.look()):
+    # Off: values are checked all the same when mistakes are to be raised.
+    if byte == 0 or (byte == PENDING and not utb_may_emit(&event.own)):
         if not is_strict:
             return None
         byte = 0

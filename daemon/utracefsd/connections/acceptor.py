@@ -38,6 +38,10 @@ MAX_ARRIVED = 512
 # wait. They are descriptors that no user is charged for yet, from RESERVED_DESCRIPTORS of server/serve.py.
 MAX_ARRIVED_IN_ALL = 2 * MAX_ARRIVED
 
+# From this part of them on, forked children of the user's programs wait before they connect (`behind`); below
+# half of that no longer. What is still in the kernel's queue has room behind it.
+BEHIND_PART = 4
+
 # Largest part of all descriptors for producers that they may be; a small limit means a small reserve.
 ARRIVED_PART = 4
 
@@ -57,7 +61,8 @@ _CAPACITY_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 class Acceptor:
     """The listening side of one port. `epoll` is the port's, and watches the listening socket.
 
-    refuse: called with a socket that exceeds a limit; closes it.
+    refuse: called with a socket that exceeds a limit; closes it. behind: called with a user whose waiting
+    sockets become many, and when they are few again.
     """
 
     def __init__(
@@ -67,12 +72,16 @@ class Acceptor:
         scheduler: FairScheduler,
         shares: Shares,
         refuse: Callable[[socket.socket, int], None],
+        behind: Callable[[int, bool], None],
     ) -> None:
         self._rules = rules
         self._epoll = epoll
         self._scheduler = scheduler
         self._shares = shares
         self._refuse = refuse
+        self._on_behind = behind
+        self._behind: set[int] = set()
+        """Users for whom that was called."""
         self._listener: socket.socket | None = None
         self._arrived: dict[int, deque[socket.socket]] = {}
         """By the user charged for them; no queue is empty."""
@@ -129,7 +138,7 @@ class Acceptor:
         arrived = self._arrived.get(share)
         if arrived is None:
             arrived = self._arrived[share] = deque()
-        most = min(MAX_ARRIVED, max(1, self._shares.in_all[Resource.DESCRIPTORS] // ARRIVED_PART))
+        most = self._most
         if len(arrived) >= most or (
             self._number >= min(MAX_ARRIVED_IN_ALL, 2 * most)
             and len(arrived) * len(self._arrived) >= self._number
@@ -138,6 +147,14 @@ class Acceptor:
             return
         arrived.append(sock)
         self._number += 1
+        if len(arrived) * BEHIND_PART >= most and share not in self._behind:
+            self._behind.add(share)
+            self._on_behind(share, True)
+
+    @property
+    def _most(self) -> int:
+        """Sockets of one user that may wait."""
+        return min(MAX_ARRIVED, max(1, self._shares.in_all[Resource.DESCRIPTORS] // ARRIVED_PART))
 
     def next(self) -> tuple[int, socket.socket] | None:
         """The next socket to set up, and the user charged for it; None: none waits."""
@@ -149,6 +166,9 @@ class Acceptor:
         self._number -= 1
         if not arrived:
             del self._arrived[share]
+        if share in self._behind and 2 * len(arrived) * BEHIND_PART < self._most:
+            self._behind.discard(share)
+            self._on_behind(share, False)
         return share, sock
 
     def on_time(self, now_ns: int) -> None:

@@ -154,6 +154,10 @@ class DataConnection:
         self._write_index_of: dict[Event, int] = {}
         self._room = 0
         """Number of registrations counted for its user."""
+        self._has_begun = False
+        """A request was carried out."""
+        self._has_grown = False
+        """Records in the ring may have waited for registrations of this packet."""
         self._outgoing: Outgoing = []
         self._fds: list[int] = []  # for the next message
         self._coming_fds: list[int] = []  # for messages behind the incomplete one
@@ -253,6 +257,9 @@ class DataConnection:
             self._fail(error)
         if not self.closing:
             self._packet_done(now_ns)
+            if self._has_grown:
+                self._has_grown = False
+                self._rings.take_in()  # records that waited for their registrations
             self._refused.note(self.index_table)
             self._tell_refused(now_ns)
         yield from self._take_outgoing()
@@ -263,8 +270,10 @@ class DataConnection:
         return []
 
     def pass_over_requests(self) -> None:
-        """The peer is gone and the time for its requests is over: from now on only records are taken in."""
-        self._connection.records_only = True
+        """The peer is gone and the time for its requests is over: from now on only records are taken in.
+        Those of a ring need their registrations; the first request may be a ring."""
+        if self._has_begun and not (self._ring is not None and self._ring.is_early):
+            self._connection.records_only = True
 
     def next_timer_ns(self) -> int | None:
         """When `speak` has a message; None: never."""
@@ -420,6 +429,8 @@ class DataConnection:
         except TraceError as error:
             if isinstance(params, messages.EventRegistration):
                 self._note_refused(params.name_args[:512], error, now_ns)
+                if params.write_index is not None:
+                    self._end_waits(params.write_index)
             daemon_log.debug(
                 "request-refused",
                 "pid %(pid)d: %(method)s is refused: %(reason)s",
@@ -428,6 +439,7 @@ class DataConnection:
                 reason=error.text,
             )
             self._send(encode_error(request.msgid, error.errno, error.text))
+        self._has_begun = True
 
     def _note_refused(self, command: bytes, error: TraceError, now_ns: int) -> None:
         refused, pid = self.table.refused, self.peer.pid
@@ -505,23 +517,17 @@ class DataConnection:
         if reg.enabler is not None:
             enable_fd = self._fd(reg.enabler.fd, "enable_fd")
             place = self.table.enablers.check(enable_fd, reg.enabler)
-        if len(self._write_index_of) == self._room:
-            shares = self.table.shares
-            shares.check(
-                Resource.REGISTRATIONS,
-                self.peer.share,
-                REGISTRATIONS_AT_ONCE,
-                privileged=self.peer.privileged,
-            )
-            shares.add(Resource.REGISTRATIONS, self.peer.share, REGISTRATIONS_AT_ONCE)
-            self._room += REGISTRATIONS_AT_ONCE
+        wanted = len(self.index_table) if reg.write_index is None else reg.write_index
+        if wanted < len(self.index_table):
+            raise TraceError(errno.EINVAL, f"write_index {wanted} is in use; take a larger one")
+        self._make_room(wanted + 1)
         asked, event = self._find_or_create(reg)
         write_index = self._write_index_of.get(event)
         if write_index is None:
             self.table.acquire(event)
-            write_index = self._write_index_of[event] = self.index_table.append(event.tracepoint)
-            if self._ring is not None:
-                self._rings.grown(self._ring, event.id)
+            write_index = self._write_index_of[event] = self._append(event, wanted)
+        elif reg.write_index is not None:
+            write_index = self._append(event, wanted)
         if reg.enabler is not None:
             # From here on an error leaves the event referenced by this connection, as in
             # user_events_ioctl_reg().
@@ -537,6 +543,33 @@ class DataConnection:
             0 if event.fields_text == asked.fields_text else event.id,
         )
         self._send(encode_response(msgid, result.to_wire()))
+
+    def _make_room(self, size: int) -> None:
+        """Count registrations for the user before the table has so many."""
+        shares, peer = self.table.shares, self.peer
+        if size > self._room:
+            steps = (size - self._room + REGISTRATIONS_AT_ONCE - 1) // REGISTRATIONS_AT_ONCE
+            more = steps * REGISTRATIONS_AT_ONCE
+            shares.check(Resource.REGISTRATIONS, peer.share, more, privileged=peer.privileged)
+            shares.add(Resource.REGISTRATIONS, peer.share, more)
+            self._room += more
+
+    def _append(self, event: Event | None, wanted: int) -> int:
+        before = len(self.index_table)
+        index = self.index_table.append(event.tracepoint if event else None, wanted)
+        if self._ring is not None:
+            for _ in range(before, index):
+                self._rings.grown(self._ring, 0)
+            self._rings.grown(self._ring, event.id if event else 0)
+            self._has_grown = self._ring.is_early
+        return index
+
+    def _end_waits(self, write_index: int) -> None:
+        """The registration of this write_index is refused: its records wait no more."""
+        if len(self.index_table) <= write_index < self._room:
+            self._append(None, write_index)
+        elif self._ring is not None:
+            self._ring.is_early = False
 
     def _find_or_create(self, reg: messages.EventRegistration) -> tuple[CommandString, Event]:
         asked, peer = CommandString.parse(reg.name_args), self.peer
@@ -631,12 +664,18 @@ class DataConnection:
             ) from error
         self._send(answer, fds)
 
-    def _adopt_ring(self, msgid: int, _: messages.AdoptRing, now_ns: int) -> None:
+    def _adopt_ring(self, msgid: int, wanted: messages.AdoptRing, now_ns: int) -> None:
         self._check_may_have_ring()
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
         if self._rings.in_use(fd):
             self._services.take_in_all()  # notices the end of a connection that has just had it
-        ring = self._ring = self._rings.adopt(self.index_table, self.peer, fd, doorbell, self._ring_failed)
+        ring = self._ring = self._rings.adopt(
+            self.index_table, self.peer, fd, doorbell, self._ring_failed, early=wanted.early
+        )
+        # It has its own; these are a memfd and an eventfd, whose close cannot block.
+        for mine in (fd, doorbell):
+            self._fds.remove(mine)
+            os.close(mine)
         self._rings.take_in()
         self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))
 

@@ -101,7 +101,7 @@ class Port:
 
     `shares` counts what each user holds, where that is limited; `max_connections` bounds all connections.
     `before_sending` is called before anything is sent. `closed` is called for each connection that ends;
-    `faults` counts unexpected exceptions.
+    `faults` counts unexpected exceptions. `behind`: see Acceptor.
     """
 
     def __init__(
@@ -116,6 +116,7 @@ class Port:
         before_sending: Callable[[], None] | None = None,
         closed: Callable[[Peer], None] | None = None,
         faults: Faults | None = None,
+        behind: Callable[[int, bool], None] = lambda share, is_behind: None,
     ) -> None:
         self.max_connections = max_connections
         self._rules = rules
@@ -129,7 +130,7 @@ class Port:
         self._faults = Faults() if faults is None else faults
         self._scheduler = FairScheduler()
         self._epoll = select.epoll()
-        self._acceptor = Acceptor(rules, self._epoll, self._scheduler, shares, self._refuse_arrived)
+        self._acceptor = Acceptor(rules, self._epoll, self._scheduler, shares, self._refuse_arrived, behind)
         self._accepted: dict[int, AcceptedConnection] = {}
         self._by_connection: dict[Connection, AcceptedConnection] = {}
         self._ending: set[AcceptedConnection] = set()
@@ -309,10 +310,16 @@ class Port:
         finally:
             self._taking_in = False
 
+    def accept_last(self) -> None:
+        """Before the listening socket closes: take off its queue what has arrived, for `take_in_last`."""
+        self._acceptor.take(self._now_ns)
+
     def take_in_last(self) -> None:
         """Before `close`: take in what has arrived, for LAST_RECORDS_NS. No more can: peers keep it for the
-        next daemon. Only the bytes are read, not the end, which would drop a connection's events."""
+        next daemon. Only the bytes are read, not the end, which would drop a connection's events. Programs
+        that have ended keep nothing, so connections that wait to be set up are, too."""
         self._taking_in = True
+        self._admit(ALL_ACCEPTS, self._now_ns() + LAST_RECORDS_NS)
         for accepted in self:
             accepted.link.stop_receiving()
         left = {one: size for one in self if one.open and (size := one.link.bytes_readable())}

@@ -14,6 +14,7 @@ cdef class DataRing:
     cdef readonly IndexTable table
     cdef readonly int pid               # the peer's process, by SO_PEERCRED
     cdef public Writers writers         # its threads
+    cdef public bint is_early           # records with an unknown write_index wait for its registration
     cdef public bint dead               # the connection is gone: step over uncommitted records
     cdef readonly bint corrupt
     cdef uint32_t wait_us               # how long its producer may wait for room; 0: and it is never held
@@ -30,6 +31,7 @@ cdef class DataRing:
     cdef uint64_t marked_at
     cdef dict unmarked
     cdef bint look_for_lost             # a killed daemon may have seen losses that it did not mark
+    cdef bint has_unfolded              # and these, or others, are not counted yet
     cdef bint has_lost                  # its producer counted losses since this was last set to False
     cdef uint64_t narrow_until          # by Intake.narrow
     # By Intake.skip: where the last skip ended, the tail at the last look and when it was another one, and
@@ -49,6 +51,7 @@ cdef class DataRing:
 
     cdef int map_it(self, uint32_t size) except -1
     cdef int publish(self) except -1
+    cdef bint has_lost_of_unknown(self) noexcept
     cdef int fold_lost(self, uint64_t position) except -1
     cdef int find_counted(self, uint64_t position) except -1
     cdef int note_counted(self, uint32_t i, uint32_t n) except -1

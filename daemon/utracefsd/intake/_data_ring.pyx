@@ -86,6 +86,7 @@ cdef class DataRing:
     pid: The peer's process, by SO_PEERCRED.
     writers: Its threads.
     is_held: The next record waits for room in the ring of a lossless reader.
+    is_early: Records with an unknown write_index wait for its registration.
     dead: The process is gone: take in committed records, step over the others.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, refused ones included.
@@ -159,7 +160,7 @@ cdef class DataRing:
         ring.doorbell = doorbell
         ring.table = table
         ring.pid = pid
-        ring.look_for_lost = True
+        ring.look_for_lost = ring.has_unfolded = True
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         if seals & SEALS != SEALS:
             raise ValueError("the ring's memory is not sealed against shrinking, growing and sealing")
@@ -218,16 +219,23 @@ cdef class DataRing:
 
     def leave_connection(self) -> None:
         """Its connection ends before the ring: continue with a copy of the table."""
+        self.is_early = False
         self.table = self.table.copy()
 
     def close(self) -> None:
-        """Stop the producer from reserving: nobody would read records behind the last look."""
+        """Stop the producer from reserving: nobody would read records behind the last look, nor register
+        an event."""
+        self.is_early = False
         dr_close(&self.c, True)
 
     def set_wait(self, uint32_t wait_us) -> None:
         """How long producers may wait for room; 0: not at all."""
         self.wait_us = wait_us
         dr_set_wait(&self.c, wait_us)
+
+    def set_behind(self, bint is_behind) -> None:
+        """Whether forked children of the producer shall wait before they connect."""
+        dr_set_behind(&self.c, is_behind)
 
     def want_wakeup(self, bint wanted) -> None:
         """Ask this ring's producer to ring the doorbell, or to stop that."""
@@ -237,13 +245,14 @@ cdef class DataRing:
         """Give the consumed space back to the producers, and take their counts of losses."""
         cdef uint64_t full_at = self.c.published + self.c.ring.size
         dr_publish(&self.c)
-        if self.look_for_lost:
-            self.look_for_lost = False
-            self.find_counted(min(full_at, dr_head(&self.c)))
-            self.fold_lost(min(full_at, dr_head(&self.c)))
-        elif dr_take_lost(&self.c):
-            self.has_lost = True
-            self.fold_lost(min(full_at, dr_head(&self.c)))
+        if dr_take_lost(&self.c):
+            self.has_lost = self.has_unfolded = True
+        if self.has_unfolded:
+            if self.look_for_lost and not (self.is_early and self.has_lost_of_unknown()):
+                self.look_for_lost = False
+                self.find_counted(min(full_at, dr_head(&self.c)))
+            if not self.look_for_lost:
+                self.fold_lost(min(full_at, dr_head(&self.c)))
         return 0
 
     cdef void punch(self, uint64_t position, uint32_t bytes) noexcept:
@@ -258,13 +267,25 @@ cdef class DataRing:
                 self.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, DR_HEADER_BYTES, bytes - first
             )
 
+    cdef bint has_lost_of_unknown(self) noexcept:
+        """Whether there are losses of an event that is not registered yet."""
+        cdef uint32_t i
+        for i in range(<uint32_t>PyList_GET_SIZE(self.table.tracepoints), DR_LOST_COUNTERS):
+            if dr_lost_of(&self.c, i):
+                return True
+        return False
+
     cdef int fold_lost(self, uint64_t position) except -1:
         """Count the producer's losses since the last call, which happened at `position`."""
         cdef uint32_t i, n
         cdef dict missing = {}, counts = {}, of_one
+        self.has_unfolded = False
         for i in range(DR_LOST_COUNTERS):
             n = dr_lost_of(&self.c, i)
             if n == 0:
+                continue
+            if self.is_early and i >= <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
+                self.has_unfolded = True    # its registration is still to come
                 continue
             n -= <uint32_t>(self.unmarked.get(i, 0) & COUNTER)
             if n == 0:

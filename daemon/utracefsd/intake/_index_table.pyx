@@ -38,6 +38,10 @@ cdef enum:
     MAX_REFUSED_KEYS = 256  # the peer chooses the indexes: bound the memory that they take
 
 
+# Of a write_index without an event: no consumer ever attaches to it.
+cdef Tracepoint NO_EVENT = Tracepoint.__new__(Tracepoint)
+
+
 cdef class IndexTable:
     """The write_index table of one data connection (one open file of user_events_data)."""
 
@@ -61,9 +65,12 @@ cdef class IndexTable:
         self._refused = {}
         return refused
 
-    def append(self, Tracepoint tracepoint not None) -> int:
-        """Add an event; returns its write_index."""
-        self.tracepoints.append(tracepoint)
+    def append(self, Tracepoint tracepoint=None, index: int = 0) -> int:
+        """Add an event, at `index` if that is larger than all others; returns its write_index. None: a
+        write_index whose event was refused; its records are, too."""
+        while len(self.tracepoints) < index:
+            self.tracepoints.append(NO_EVENT)
+        self.tracepoints.append(NO_EVENT if tracepoint is None else tracepoint)
         return len(self.tracepoints) - 1
 
     def __len__(self):
@@ -73,7 +80,7 @@ cdef class IndexTable:
         return self.tracepoints[write_index]
 
     def event_ids(self) -> list[int]:
-        """The trace event ids of its events, by write_index."""
+        """The trace event ids of its events, by write_index; 0: none."""
         cdef Tracepoint tracepoint
         return [tracepoint.id for tracepoint in self.tracepoints]
 

@@ -20,6 +20,7 @@ cdef class Writers:
     cdef object _comms
     cdef object _start_time
     cdef object _share
+    cdef bint is_gone                       # the process had ended already
     cdef bint is_here                   # its pid namespace is ours
     cdef uint32_t known[KNOWN_TIDS]     # thread ids found to be of the process
     cdef uint32_t unknown[KNOWN_TIDS]   # thread ids found not to be, since unknown_since

@@ -13,7 +13,8 @@ kernel named as the peer decides:
 A claimed thread that /proc does not have is accepted on two conditions: the record carries its name or the
 thread is known as the process's, and its number is not known as another process's. So a claim never names a
 thread of another process, not even an ended one. A process in another pid namespace uses numbers that mean
-nothing here, and its claims are never accepted.
+nothing here, and its claims are never accepted; of one that ended before its connection was accepted, only
+that its first thread wrote.
 
 A look into /proc costs a hundred times as much as a record. So results are cached; that a thread is missing
 or has ended only for a while, since thread ids are reused. The number of looks is limited for each user
@@ -96,6 +97,7 @@ cdef class Writers:
         self._lives = lives
         self._comms = comms
         self.is_here = comms is not None and pid > 0 and is_in_our_namespace(pid)
+        self.is_gone = comms is not None and pid > 0 and not os.path.exists(f"/proc/{pid}")
 
     cdef int32_t find(self, uint32_t tid, const unsigned char *comm, uint64_t now) except? -1:
         """The thread id for a record that claims `tid`, and the name `comm` if that is not NULL."""
@@ -116,7 +118,9 @@ cdef class Writers:
         if self.is_thread(tid):
             if self._comms is not None:
                 self._comms.remember(tid, self.pid, name)
-        elif self.is_here and self.has_ended(tid) and self._comms.has_ended(
+        elif (self.is_here or (self.is_gone and tid == <uint32_t>self.pid)) and self.has_ended(
+            tid
+        ) and self._comms.has_ended(
             tid, self.pid, self._start_time, self._share, name
         ):
             self.ended.append(slot)

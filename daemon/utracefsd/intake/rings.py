@@ -1,8 +1,8 @@
 """The data rings of all producers: making and adopting them, their limits, their doorbells, and the intake.
 
-There is one `Rings` per daemon. It makes a ring for a connection or adopts one from before a restart, counts
-the memory of each user's rings, and adds all doorbells to one epoll(7) descriptor on which the edge waits.
-The record path itself is compiled (`_intake`).
+There is one `Rings` per daemon. It adopts rings that programs make, or have from before a restart, and makes
+one for a program with an older client; it counts the memory of each user's rings, and adds all doorbells to
+one epoll(7) descriptor on which the edge waits. The record path itself is compiled (`_intake`).
 
 Use by the edge (server/serve.py):
 
@@ -42,7 +42,7 @@ from typing import Protocol
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.limits import LEAST_DEFAULT_RING, MAX_DATA_RING
+from utracefs_protocol.limits import MIN_DATA_RING
 from utracefsd.daemon_log import daemon_log
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
@@ -73,8 +73,9 @@ ROUND_RECORDS = 50_000
 # How long a ring is quiet before the memory of a flood is given back.
 QUIET_S = 1.0
 
-# Part of the ring memory left to a user that a ring may take: 15 have 16 MiB, 260 have 1 MiB or more.
-PART_OF_THE_REST = 50
+# The part of a ring that counts in its user's share: what it takes but in a flood. The memory is the program's,
+# which writes to it first.
+_COUNTED_PART = 16
 
 
 class DescriptorStore(Protocol):
@@ -145,6 +146,11 @@ _LINE_BYTES = 64
 _ID_BYTES = 3
 
 _CORRUPT = "the memory of the data ring is invalid"
+
+
+def _counted(size: int) -> int:
+    """Bytes that count in a user's share."""
+    return max(size // _COUNTED_PART, MIN_DATA_RING)
 
 
 def _ignore(*_: object) -> None:
@@ -221,6 +227,8 @@ class Rings:
         """Private: wakes the edge as a doorbell does."""
         self._epoll.register(self._bell, select.EPOLLIN | select.EPOLLET)
         self._taking_in = False
+        self._behind: set[int] = set()
+        """Users with many connections that wait to be set up."""
         self._lost_of_unknown = 0
         self._take_over(stored)
 
@@ -313,7 +321,7 @@ class Rings:
         yield from self._awaited.items()
 
     def grown(self, ring: DataRing, event_id: int) -> None:
-        """The table of a ring's connection has one more event."""
+        """The table of a ring's connection has one more event, or with 0 a number without one."""
         self.on_grown(self._owned[ring].key, event_id)
 
     def fileno(self) -> int:
@@ -328,16 +336,9 @@ class Rings:
     ) -> DataRing:
         """A new ring for the connection that `table` belongs to; `failed` is called when it turns corrupt.
 
-        It has `size` bytes, but no more than a part of the user's remaining share, or 1 MiB: so that programs
-        with large rings leave space for rings of many others.
-
         TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the
         machine's memory), ENOSPC (no space in the state's log).
         """
-        while LEAST_DEFAULT_RING < size <= MAX_DATA_RING and not peer.privileged:
-            if size <= self._shares.left(Resource.RING_BYTES, peer.share) // PART_OF_THE_REST:
-                break
-            size //= 2
         self._check_shares(peer, size)
         self.check_room(_LINE_BYTES + _ID_BYTES * len(table))
         try:
@@ -355,9 +356,17 @@ class Rings:
         return ring
 
     def adopt(
-        self, table: IndexTable, peer: Peer, fd: int, doorbell: int, failed: Callable[[TraceError], None]
+        self,
+        table: IndexTable,
+        peer: Peer,
+        fd: int,
+        doorbell: int,
+        failed: Callable[[TraceError], None],
+        *,
+        early: bool = False,
     ) -> DataRing:
-        """Continue with a ring that an earlier daemon made, and take in the records that it holds.
+        """Use a ring that its program made, or an earlier daemon, and take in the records that it holds.
+        early: a record may precede the registration of its event.
 
         The descriptors stay the caller's. TraceError: EINVAL saying what is wrong with them, EBUSY when
         another connection has this ring, ENOMEM as for `create`.
@@ -380,6 +389,7 @@ class Rings:
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
         if other is None or other.share != peer.share:
             self._check_shares(peer, ring.size)
+        ring.is_early = early
         self._watch(ring)
         if other is not None:
             self._forget(other, for_another=True)
@@ -464,7 +474,7 @@ class Rings:
             self._services.release_events(ring.table.event_ids())
         if ring.doorbell >= 0:
             self._epoll.unregister(ring.doorbell)
-        self._shares.drop(Resource.RING_BYTES, owned.share, ring.size)
+        self._shares.drop(Resource.RING_BYTES, owned.share, _counted(ring.size))
         self._shares.drop(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
 
     def _end_corrupt_orphan(self, owned: _Owned) -> None:
@@ -595,6 +605,14 @@ class Rings:
         for owned in self._owned.values():
             owned.ring.set_wait(self._services.wait_us(owned.uid))
 
+    def note_behind(self, share: int, is_behind: bool) -> None:
+        """Many connections of this user wait to be set up, or no longer: children that his programs fork now
+        might be refused, and their records would be in no number if they end before they read that."""
+        (self._behind.add if is_behind else self._behind.discard)(share)
+        for owned in self._owned.values():
+            if owned.share == share:
+                owned.ring.set_behind(is_behind)
+
     def want_wakeup(self, wanted: bool) -> None:
         """Whether producers shall ring the doorbell. After True, run one more `round` before sleeping."""
         self._intake.want_wakeup(wanted)
@@ -619,7 +637,7 @@ class Rings:
 
     def _check_shares(self, peer: Peer, size: int) -> None:
         for resource, amount in (
-            (Resource.RING_BYTES, size),
+            (Resource.RING_BYTES, _counted(size)),
             (Resource.DESCRIPTORS, _DESCRIPTORS_OF_A_RING),
         ):
             self._shares.check(resource, peer.share, amount, privileged=peer.privileged)
@@ -688,8 +706,9 @@ class Rings:
         ring.writers = self._services.all_writers.of(ring.pid, owned.start_time, owned.share, lives)
         self._intake.add(ring)
         ring.set_wait(self._services.wait_us(owned.uid))
+        ring.set_behind(owned.share in self._behind)
         self._owned[ring] = self._by_key[owned.key] = owned
-        self._shares.add(Resource.RING_BYTES, owned.share, ring.size)
+        self._shares.add(Resource.RING_BYTES, owned.share, _counted(ring.size))
         self._shares.add(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
         self.on_kept(owned.key, self._known(owned))
         # The daemon may be asleep: the next commit shall ring the doorbell.

@@ -124,13 +124,12 @@ LIMITS: Mapping[Resource, Limit] = {
         errno.ENOMEM,
         "user {uid} has {held} pages of enable words mapped already; put words side by side",
     ),
-    # A ring of 1 MiB or more, mostly of the default size, for 256 processes of each user, and a thousand in
-    # all (`Rings.create`). Programs that emit little use a part of it.
+    # The default ring for 256 processes of each user, and a thousand in all: a sixteenth counts (`Rings`).
     Resource.RING_BYTES: Limit(
+        256 << 20,
         1 << 30,
-        1 << 32,
         errno.ENOMEM,
-        "the rings of user {uid} take {held_kib} KiB; {most_kib} KiB are the limit; ask for smaller ones",
+        "the rings of user {uid} count as {held_kib} KiB; {most_kib} KiB are the limit; ask for smaller ones",
     ),
     # In all: the places of the manager's store (`Daemon`). Only the log shows a refusal: the ring works, and
     # gets the next free place (`Rings`).

@@ -128,6 +128,7 @@ async def serve(
         daemon.data.listen(listeners[0])
         daemon.tracefs.listen(listeners[1])
         daemon.listens()
+        stack.callback(daemon.data.accept_last)
         async with trio.open_nursery() as nursery:
             Server(daemon).start(nursery, store)
             daemon_log.info(

@@ -203,7 +203,9 @@ def parse_log(data: bytes) -> Taken:
         if not _apply(taken, line):
             raise StateError(f"the log is damaged: {line!r:.100}")
     for key, ring in list(taken.rings.items()):
-        if not all(isinstance(event_id, int) and event_id in taken.events for event_id in ring.event_ids):
+        if not all(
+            isinstance(number, int) and (not number or number in taken.events) for number in ring.event_ids
+        ):
             del taken.rings[key]  # without its events its records have no meaning
     if TOP not in taken.instances:
         raise StateError("the log does not name the top instance")

@@ -4,7 +4,7 @@
  * Not the ring buffer. The ring buffer belongs to a consumer inside the daemon and keeps records until they
  * are read; the data ring carries them there, and nothing stays in it.
  *
- * The memory (a memfd made by the daemon, sealed against shrinking, growing and further seals):
+ * The memory (a memfd made by the program, sealed against shrinking, growing and further seals):
  *
  *     0                     65536                       65536 + size             65536 + size + 16384
  *     +---------------------+---------------------------+------------------------+
@@ -49,6 +49,11 @@
  *   counted[]       the daemon only, for its successor (dr_forget_lost_of).
  *   wait_us         the daemon, while a lossless reader is attached; the producer clears it when the daemon
  *                   is gone. waited_at: producers.
+ *   behind          the daemon stores DR_BEHIND or 0, children of the producer set and clear DR_IN_VAIN, the
+ *                   producer stores 0 when the daemon is gone. Each bit is advice that may come late: it
+ *                   decides whether a child connects now, waits, or counts its record as lost, and each of
+ *                   these is in a number. So relaxed stores are enough, and a store that takes the other
+ *                   side's bit away costs one attempt.
  *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the
  *                   doorbell.
  *
@@ -199,6 +204,7 @@ struct dr_header {
 	_Atomic uint32_t names;
 	_Atomic uint64_t tsc_rate; /* 2^32 times nanoseconds per tick of the TSC; 0: not known, or not used */
 	_Atomic uint32_t wait_us;  /* how long a producer may wait for room; 0: not at all, a full ring loses */
+	_Atomic uint32_t behind;   /* DR_BEHIND, DR_IN_VAIN: for children of the producer that want to connect */
 	_Atomic uint64_t waited_at; /* tail + 1 where one has waited in vain: none waits until tail has moved */
 };
 
@@ -207,6 +213,11 @@ struct dr_header {
 #define DR_CLOCK_TSC 1u
 /* A value that no ring's `names` has. */
 #define DR_NO_NAMES UINT32_MAX
+/* In `behind`: many connections of this user wait, and more may be refused. A child that ends at once would
+ * not hear of a refusal, and its records would be in no number, so it does not connect now. */
+#define DR_BEHIND 1u
+/* A child has waited in vain: others do not wait, until one gets a connection. */
+#define DR_IN_VAIN 2u
 /* In a record's flags. */
 #define DR_TSC 1u
 #define DR_NAMED 2u
@@ -230,6 +241,7 @@ _Static_assert(offsetof(struct dr_header, clock) == 260, "clock");
 _Static_assert(offsetof(struct dr_header, names) == 264, "names");
 _Static_assert(offsetof(struct dr_header, tsc_rate) == 272, "tsc_rate");
 _Static_assert(offsetof(struct dr_header, wait_us) == 280, "wait_us");
+_Static_assert(offsetof(struct dr_header, behind) == 284, "behind");
 _Static_assert(offsetof(struct dr_header, waited_at) == 288, "waited_at");
 _Static_assert(sizeof(struct dr_record) == DR_RECORD_HEADER, "record header");
 _Static_assert(offsetof(struct dr_record, time) == 8 && offsetof(struct dr_record, cpu) == 20, "record");

@@ -270,13 +270,19 @@ static inline void dr_set_wait(struct dr_consumer *c, uint32_t wait_us)
 	atomic_store_explicit(&c->ring.header->wait_us, wait_us, memory_order_relaxed);
 }
 
+/* Whether children of this producer shall not connect now. */
+static inline void dr_set_behind(struct dr_consumer *c, int is_behind)
+{
+	atomic_store_explicit(&c->ring.header->behind, is_behind ? DR_BEHIND : 0u, memory_order_relaxed);
+}
+
 /* Requests the name of each thread with its next record. */
 static inline void dr_ask_names(struct dr_consumer *c, uint32_t names)
 {
 	atomic_store_explicit(&c->ring.header->names, names, memory_order_relaxed);
 }
 
-/* The daemon's part of making a ring: the file is new, so all else is zero. */
+/* A new ring: the file is new, so all else is zero. */
 static inline void dr_init(struct data_ring *r)
 {
 	r->header->magic = DR_MAGIC;

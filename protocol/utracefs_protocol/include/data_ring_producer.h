@@ -17,20 +17,15 @@
 
 #include "data_ring.h"
 
-static inline void dr_count_lost_of(struct data_ring *r, uint32_t write_index, uint32_t count)
+static inline void dr_count_lost(struct data_ring *r, uint32_t write_index)
 {
 	uint32_t index = write_index & ~DR_REFUSED;
 	uint32_t slot = index < DR_LOST_COUNTERS ? index : DR_LOST_COUNTERS - 1;
 
 	if (dr_is_closed(r))
 		return; /* that number is no longer read */
-	atomic_fetch_add_explicit(&r->lost[slot], count, memory_order_relaxed);
-	atomic_fetch_add_explicit(&r->header->lost, count, memory_order_release);
-}
-
-static inline void dr_count_lost(struct data_ring *r, uint32_t write_index)
-{
-	dr_count_lost_of(r, write_index, 1);
+	atomic_fetch_add_explicit(&r->lost[slot], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&r->header->lost, 1, memory_order_release);
 }
 
 /* Whether a payload of so many bytes fits now. With a single producer the answer stays true. */

@@ -37,7 +37,7 @@ from utracefs_protocol.messages.values import (
     wire_text,
 )
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 """Grows when methods or members are added to either socket: a client that needs one can look here first."""
 
 RING_VERSION: Final = 2
@@ -176,6 +176,8 @@ class EventRegistration(_Struct, method="DIAG_IOCSREG", takes="reg", least_size=
     event_id: int = member(INT, 0, MAX_EVENT_ID, default=0)
     """Not 0: `Registered.event_id` of an earlier registration. Selects the event with this id if it has the
     same declaration."""
+    write_index: int | None = member(INT, 0, MAX_EVENT_ID, default=None)
+    """The write_index that the client wants for this event; None: the next one."""
 
 
 class Registered(Result, of="DIAG_IOCSREG"):
@@ -289,10 +291,13 @@ class MmapRing(MapParams, method="mmap_ring"):
 
 
 class AdoptRing(MapParams, method="adopt_ring"):
-    """adopt_ring: continue with a ring from before a restart. 2 descriptors are sent along: the memfd and the
-    doorbell; the ring describes itself."""
+    """adopt_ring: use a ring of the program, or one from before a restart. 2 descriptors are sent along: the
+    memfd and the doorbell; the ring describes itself."""
 
     NOT_KEPT = frozenset(("size", "version"))
+
+    early: bool = member(_BIT, default=False)
+    """The program made it: registrations follow, and records wait for theirs."""
 
 
 class RingMapped(Result, of="mmap_ring"):

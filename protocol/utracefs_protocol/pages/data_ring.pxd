@@ -48,6 +48,7 @@ cdef extern from "data_ring.h" nogil:
 
 cdef extern from "data_ring_consumer.h" nogil:
     void dr_set_wait(dr_consumer *c, uint32_t wait_us)
+    void dr_set_behind(dr_consumer *c, int is_behind)
     const int DR_RECORD
     const int DR_CORRUPT
 

@@ -7,7 +7,6 @@ import resource
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from tests.client.c.programs import Program, started
 from tests.client.c.test_connection import values
 from tests.client.c.test_emit import WAYS, of_way
 from tests.client.daemons.fake_daemon import Client, FakeDaemon, wait_for
-from tests.client.daemons.proxy import Proxy, between
 from tests.integration.conftest import DaemonProcess
 from tests.integration.test_conservation import stats
 
@@ -271,7 +269,7 @@ def test_what_a_child_loses_that_is_cut_off_is_counted(
 def test_a_record_into_a_ring_that_was_let_go_is_kept(
     events_on: None, daemon: DaemonProcess, built: Path
 ) -> None:
-    """It goes through the socket, and so do its followers, until there is another ring."""
+    """In another ring, and so are its followers."""
     with started(built / "tests" / "binding", UTRACEFS_PATIENCE_S="0.1") as program:
         program.number(f"attach 0 {COUNT}")
         wait_for(lambda: program.number("look 0") == 1)
@@ -434,66 +432,7 @@ def test_many_events(daemon: DaemonProcess, program: Program) -> None:
     wait_for(lambda: program.number("look 1999") == 1, timeout_s=60)
 
 
-# ---- the order of records that were held
-
-
-@contextmanager
-def child_that_holds(
-    built: Path, directory: Path, tmp_path: Path, **environment: str
-) -> Iterator[tuple[Program, Proxy]]:
-    """A forked child whose requests have not reached the daemon yet, beyond its patience."""
-    environment = {"UTRACEFS_PATIENCE_S": "0.05", "UTRACEFS_DIR": str(tmp_path), **environment}
-    with (
-        between(tmp_path, directory) as proxy,
-        started(built / "tests" / "binding", **environment) as program,
-    ):
-        program.number(f"attach 0 {COUNT}")
-        wait_for(lambda: program.number("look 0") == 1)
-        assert program.number("emit 0 0") == 1
-        assert program.number("flush 0 20000") == 0
-        program.number("pause")
-        proxy.permit(0)
-        program.number("fork")
-        yield program, proxy
-        proxy.permit(None)
-
-
-def let_it_connect(program: Program, proxy: Proxy) -> None:
-    """Its requests reach the daemon; nothing that it sends behind them does."""
-    proxy.permit(1)
-    wait_for(lambda: program.ask("stats 0").startswith("1 "))
-
-
-def test_records_behind_held_ones_do_not_overtake_them(
-    events_on: None, daemon: DaemonProcess, built: Path, directory: Path, tmp_path: Path
-) -> None:
-    """The daemon takes in what is in the child's ring while it sees nothing on the child's socket."""
-    with child_that_holds(built, directory, tmp_path) as (program, proxy):
-        assert program.number("emit 0 1 3") == 3
-        let_it_connect(program, proxy)
-        assert program.number("emit 0 4 3") == 3
-        wait_for(lambda: values(daemon)[-1] == 6)
-        proxy.permit(None)
-        assert program.number("flush 0 20000") == 0
-        assert program.ask("stats 0") == "1 0 0"
-        assert values(daemon) == list(range(7))
-
-
-def test_nor_while_one_is_being_written(
-    events_on: None, daemon: DaemonProcess, built: Path, directory: Path, tmp_path: Path
-) -> None:
-    """Its thread is stopped before the commit, when the ring comes; a signal handler of it emits."""
-    with child_that_holds(built, directory, tmp_path) as (program, proxy):
-        assert program.number("emit 0 1") == 1
-        assert program.number("reserve 0 2") == 1
-        let_it_connect(program, proxy)
-        assert program.number("emit 0 3 2") == 2
-        assert program.number("commit") == 0
-        assert program.number("emit 0 5 2") == 2
-        wait_for(lambda: values(daemon)[-1] == 6)
-        proxy.permit(None)
-        assert program.number("flush 0 20000") == 0
-        assert values(daemon) == list(range(7))
+# ---- rings that are given up
 
 
 def test_a_ring_stays_for_a_record_that_is_being_written_when_the_program_closes_it(
@@ -512,17 +451,3 @@ def test_a_ring_stays_for_a_record_that_is_being_written_when_the_program_closes
             wait_for(lambda: program.number("emit 0 1") == 1 and program.number("flush 0 20000") == 0)
             seen.append(program.number("is-read"))
         assert 5 <= len(seen) <= 8
-
-
-def test_held_records_that_do_not_fit_the_ring_wait_for_room(
-    events_on: None, daemon: DaemonProcess, built: Path, directory: Path, tmp_path: Path
-) -> None:
-    with child_that_holds(built, directory, tmp_path, UTRACEFS_RING_KB="64") as (program, proxy):
-        assert program.number("emit 0 1 10000") == 10_000
-        let_it_connect(program, proxy)
-        assert program.number("emit 0 10001") == 1
-        wait_for(lambda: values(daemon)[-1] == 10_001, timeout_s=60)
-        proxy.permit(None)
-        assert program.number("flush 0 20000") == 0
-        assert program.ask("stats 0") == "1 0 0"
-        assert values(daemon) == list(range(10_002))

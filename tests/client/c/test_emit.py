@@ -138,7 +138,8 @@ def test_a_daemon_that_reads_nothing_until_the_end_counts_all(
 def test_a_signal_handler_emits_while_its_thread_waits(
     daemon: DaemonProcess, run: Run, way: str, where: tuple[str, ...]
 ) -> None:
-    """It does not wait as well: its records are held until the daemon answers."""
+    """It does not wait as well: its records are in the ring. Those of a child without a ring for the daemon
+    are lost, and counted."""
     pid = daemon.pid
     if not where:
         os.kill(pid, signal.SIGSTOP)
@@ -147,9 +148,9 @@ def test_a_signal_handler_emits_while_its_thread_waits(
     finally:
         os.kill(pid, signal.SIGCONT)
     flushed, handled, deepest, lost = map(int, re.findall(r"\d+", printed))
-    assert (flushed, lost) == (0, 0)
+    assert flushed == 0 and (lost == 0 or (way == "socket" and where))
     assert deepest < 20
-    assert numbers(daemon)[0] == 1 + handled
+    assert numbers(daemon)[0] == 1 + handled - lost
 
 
 @WAYS

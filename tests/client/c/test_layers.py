@@ -15,8 +15,8 @@ LAYERS = """
     process
     connection.h
     registration warnings
-    held requests
-    local_ring enable_bits
+    requests
+    sending enable_bits
     connection.c
     thread
     session

@@ -9,11 +9,7 @@ import pytest
 from tests.client.c.building import build
 from tests.client.c.conftest import Run
 from tests.client.c.programs import started
-from tests.client.c.test_binding import child_that_holds
-from tests.client.c.test_connection import values
 from tests.client.c.test_emit import WAYS, of_way
-from tests.client.daemons.fake_daemon import wait_for
-from tests.integration.conftest import DaemonProcess
 
 pytestmark = pytest.mark.usefixtures("events_on")
 
@@ -86,25 +82,3 @@ def test_a_binding(directory: Path, way: str, sanitize: str, tmp_path: Path) -> 
                 program.number(f"detach {event}")
                 program.number(f"free {session}")
         assert program.number("end") == 0
-
-
-@pytest.mark.parametrize("sanitize", ["address,undefined", "thread"])
-def test_held_records_are_moved_while_the_program_emits(
-    daemon: DaemonProcess, directory: Path, sanitize: str, tmp_path: Path
-) -> None:
-    (tmp_path / "suppressed").write_text(SUPPRESSED)
-    options = f"history_size=7:suppressions={tmp_path / 'suppressed'}"
-    path = build("tests", sanitize=sanitize)
-    with child_that_holds(path, directory, tmp_path, TSAN_OPTIONS=options) as (program, proxy):
-        assert program.number("emit 0 1 100") == 100
-        proxy.permit(1)
-        count = 100
-        while not program.ask("stats 0").startswith("1 "):
-            assert program.number(f"emit 0 {count + 1} 100") == 100
-            count += 100
-        assert program.number(f"emit 0 {count + 1} 100") == 100
-        count += 100
-        wait_for(lambda: values(daemon)[-1] == count, timeout_s=60)
-        proxy.permit(None)
-        assert program.number("flush 0 20000") == 0
-        assert values(daemon) == list(range(count + 1))

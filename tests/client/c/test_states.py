@@ -42,7 +42,7 @@ def test_every_state_has_a_way_up_and_every_input_is_used() -> None:
 
 
 def test_what_is_connected_can_be_lost_or_taken_away() -> None:
-    connected = members("ut_state")[members("ut_state").index("ANSWERS") : -1]
+    connected = members("ut_state")[members("ut_state").index("OFFERED") : -1]
     for occurred, leads_to in (("LOST", "WAITING"), ("TAKEN_AWAY", "NEW")):
         rows = {state: to for state, here, to in ROWS if here == occurred and state in connected}
         assert rows == dict.fromkeys(connected, leads_to)

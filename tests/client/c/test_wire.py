@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.client.c.building import build
 from tests.client.c.programs import Program, started
 from utracefs_protocol.connection import encode_notification, encode_request, encode_response
-from utracefs_protocol.messages.data import EventDeletion, EventRegistration, MmapRing, MmapStatus
+from utracefs_protocol.messages.data import AdoptRing, EventDeletion, EventRegistration, MmapStatus
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +25,17 @@ def wire() -> Iterator[Program]:
     ("what", "message"),
     [
         ("status", [0, 0, "mmap_status", []]),
-        ("adopt", [0, 300, "adopt_ring", [{}]]),
-        ("ring", [0, 70000, "mmap_ring", [{"size": 1 << 20}]]),
-        ("register", [0, 2**32 - 1, "DIAG_IOCSREG", [{"name_args": "name u32 a; u32 b; u32 c; u32 d"}]]),
+        ("notify", [0, 300, "notify_enablers", [{}]]),
+        ("ring", [0, 70000, "adopt_ring", [{"early": 1}]]),
+        (
+            "register",
+            [
+                0,
+                2**32 - 1,
+                "DIAG_IOCSREG",
+                [{"name_args": "name u32 a; u32 b; u32 c; u32 d", "write_index": 300}],
+            ],
+        ),
         (
             "token",
             [
@@ -51,8 +59,8 @@ def test_requests(wire: Program, what: str, message: list[object]) -> None:
 def test_requests_are_those_of_the_protocol_package(wire: Program) -> None:
     for what, msgid, params in (
         ("status", 0, MmapStatus()),
-        ("ring", 70000, MmapRing(1 << 20)),
-        ("register", 2**32 - 1, EventRegistration(b"name u32 a; u32 b; u32 c; u32 d", 0)),
+        ("ring", 70000, AdoptRing(early=True)),
+        ("register", 2**32 - 1, EventRegistration(b"name u32 a; u32 b; u32 c; u32 d", 0, write_index=300)),
         ("delete", 5, EventDeletion(b"name")),
     ):
         theirs = encode_request(msgid, params.METHOD, params.to_params())

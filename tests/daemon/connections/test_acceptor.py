@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.connections.ports import Around, error_in, read_all
 from utracefsd.connections import acceptor
 from utracefsd.connections import port as port_module
-from utracefsd.connections.acceptor import ACCEPT_PAUSE_NS, MAX_ARRIVED
+from utracefsd.connections.acceptor import ACCEPT_PAUSE_NS, BEHIND_PART, MAX_ARRIVED
 from utracefsd.connections.port import FEW, MOST_TO_SERVE
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import LIMITS, Resource, Shares
@@ -128,6 +128,30 @@ class TestFloods:
         other.sendall(b"x")
         around.turn()
         assert sum(bool(made.data) for made in around.made) == 1
+
+    def test_children_wait_before_sockets_of_their_user_are_refused(
+        self, tmp_path: Path, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[tuple[int, bool]] = []
+        around = Around(tmp_path / "behind", behind=lambda share, is_behind: told.append((share, is_behind)))
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(around.port, "_admit", lambda most, until_ns: None)
+                for _ in range(MAX_ARRIVED // BEHIND_PART - 1):
+                    around.connect()
+                self.of_user(around, users, 2)
+                around.turn()
+                assert told == []
+                around.connect()
+                around.connect()
+                around.turn()
+                assert told == [(1, True)]
+            while len(around.port._acceptor) > MAX_ARRIVED // BEHIND_PART // 2:
+                assert told == [(1, True)]
+                around.turn()
+            assert told == [(1, True), (1, False)]
+        finally:
+            around.close()
 
     def test_too_many_of_all(
         self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch

@@ -322,8 +322,17 @@ def test_query_loc_offset(client: Client) -> None:
     assert client.fails("DIAG_IOCQLOCOFFSET", 1) == "EINVAL"
 
 
+def test_a_wanted_write_index(client: Client) -> None:
+    assert client.reg("first", write_index=0)["write_index"] == 0
+    assert client.reg("third", write_index=2)["write_index"] == 2
+    assert client.fails("DIAG_IOCSREG", {"name_args": "other", "write_index": 1}) == "EINVAL"
+    assert client.reg("third")["write_index"] == 2
+    assert client.reg("third", write_index=4)["write_index"] == 4
+    assert client.reg("next")["write_index"] == 5
+
+
 def test_mmap_status(client: Client, table: EventTable) -> None:
-    assert client.call("mmap_status") == {"size": PAGE, "writers": 1, "protocol": 1}
+    assert client.call("mmap_status") == {"size": PAGE, "writers": 1, "protocol": 2}
     (fd,) = client.fds
     page = mmap.mmap(fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ)
     index = client.reg("t")["status_index"]

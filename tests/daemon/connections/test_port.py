@@ -19,6 +19,7 @@ from tests.daemon.connections.ports import Around, FakeConnection, error_in, fil
 from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.accepted_connection import MAX_DESCRIPTORS_SENT, TRACEFS
+from utracefsd.connections.port import FEW
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
@@ -75,6 +76,17 @@ class TestScheduling:
         assert len(around.port) == 0
         assert [peer.pid for peer in around.left] == [os.getpid()]
         assert around.idle()
+
+    def test_at_the_daemons_end_connections_that_wait_to_be_accepted_are_read(self, around: Around) -> None:
+        """A forked child that has ended keeps nothing for the next daemon."""
+        for _ in range(FEW + 1):
+            client = around.connect()
+            client.sendall(b"last words")
+            client.close()
+        around.port.accept_last()
+        around.listener.close()
+        around.port.take_in_last()
+        assert [made.data for made in around.made] == [b"last words"] * (FEW + 1)
 
     def test_a_reset_connection_loses_nothing_that_it_sent(self, around: Around) -> None:
         client, made = around.connected()

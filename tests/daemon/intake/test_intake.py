@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import platform
@@ -48,6 +49,29 @@ def test_several_rings_are_merged_by_time() -> None:
         world.producers[n * 7 % 3].emit(0, number(n), n + 1)
     assert world.intake.take_in() == 300
     assert world.seen.numbers() == list(range(300))
+
+
+def test_records_and_losses_wait_for_their_registration(world: World) -> None:
+    """In a ring that came before the registrations. An index between others has no event."""
+    (ring,), (producer,) = world.rings, world.producers
+    ring.is_early = True
+    for n, index in enumerate((0, 2, 0)):
+        producer.emit(index, number(n), n + 1)
+    struct.pack_into("<I", producer.memory, DATA + SIZE + 4 * 2, 5)
+    struct.pack_into("<I", producer.memory, DATA + SIZE, 7)
+    producer.set_u64(LOST, 5 + 7)
+    assert world.intake.take_in() == 1
+    assert world.seen.tracepoint.emitted == 1 + 7, "those of a known event are not kept back by others"
+    assert world.tables[0].append(world.seen.tracepoint, 2) == 2
+    assert world.tables[0].event_ids() == [20, 0, 20]
+    assert world.intake.take_in() == 2
+    assert world.seen.numbers() == [0, 1, 2]
+    assert world.seen.tracepoint.emitted == 3 + 7 + 5
+    producer.emit(1, number(3), 4)
+    producer.emit(9, number(4), 5)
+    ring.close()  # no registration comes any more
+    assert world.intake.take_in() == 2
+    assert world.tables[0].pop_refused() == {(errno.EBADF, 1): 1, (errno.ENOENT, 9): 1}
 
 
 def test_the_budget_bounds_a_round(world: World) -> None:

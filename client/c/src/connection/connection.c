@@ -1,12 +1,13 @@
 /*
- * One data connection from its first byte to its last: reads bytes and descriptors, sends requests, and gives
- * events their places. With the lock held; nothing here waits.
+ * One data connection from its first byte to its last: reads bytes and descriptors, sends requests, and lets
+ * events follow their answers. With the lock held; nothing here waits.
  *
- * On a new connection all registrations of the session are sent again, in their order, so they usually get
- * their former write indexes. Then the ring of the previous connection is offered to the daemon (adopt_ring),
- * which continues where its predecessor stopped. If the indexes differ, or the daemon refuses, its records
- * are lost and counted, and another ring is requested. Then one step, `move_all`, gives all events their
- * places and maps the status page; from then on they can emit.
+ * The program's ring exists before its connection: from `start_connection` on records go there, under numbers
+ * that the session gives to its registrations. A new connection hands it over (adopt_ring), and then sends
+ * all registrations with their numbers, without waiting: so the records of a child that ends at once arrive,
+ * too. After a restart the next daemon gets the same ring in the same way, and continues where its
+ * predecessor stopped. A daemon that does not take the ring gets its records over the socket (sending.c).
+ * When all answers have come, one step, `move_all`, maps the status page.
  *
  * The daemon's values are trusted unless they could crash the program: a broken message, a number out of
  * range or a missing descriptor ends the connection.
@@ -18,7 +19,7 @@
 #include "connection.h"
 
 #define LAST_BACK_OFF_NS 1000000000ull
-#define BUSY_NS 5000000ull /* until the next attempt, if the daemon's socket is full of new programs */
+#define BUSY_NS 1000000ull /* until the next attempt, if the daemon has too many new programs */
 
 uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
@@ -28,44 +29,125 @@ uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 /* From here on the status of all placed events is zero. */
 static void unmap_status(struct ut_session *s)
 {
-	if (s->is_status_mapped)
-		mmap(s->status_area, UT_STATUS_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-		     -1, 0);
-	s->is_status_mapped = 0;
+	mmap(s->status_area, UT_STATUS_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+	     0);
 }
 
 /* No caller waits for an answer any more. */
 static void give_up_waiting(struct ut_session *s)
 {
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
-		const uint8_t *inherited = s->is_cut_off ? atomic_load(&reg->inherited) : NULL;
+		const uint8_t *inherited = s->parents ? atomic_load(&reg->inherited) : NULL;
 
 		if (atomic_load(&reg->status) == &ut_pending)
 			ut_reg_point(reg, inherited ? inherited : &ut_off);
 	}
 }
 
-/* ---- connecting */
+/* ---- the ring */
 
 void ut_reg_count_cut_off(struct ut_reg *reg)
 {
 	const struct ut_session *s = reg->session;
-	uint32_t ring = !s ? 0 : s->parents ? s->parents : s->ring ? s->ring : s->local;
-	struct data_ring *counters = ut_ring_counters(ring);
+	struct data_ring *counters = ut_ring_counters(!s ? 0 : s->parents ? s->parents : s->ring);
 
 	if (counters)
-		dr_count_lost(counters, s->parents ? reg->parents_index : s->ring ? reg->write_index : reg->number);
+		dr_count_lost(counters, reg->number);
+	if (counters && s->parents && s->patience <= BUSY_NS)
+		atomic_fetch_or_explicit(&counters->header->behind, DR_IN_VAIN, memory_order_relaxed);
 	atomic_fetch_add(&reg->lost, 1);
 }
 
-static void count_cut_off(void *session, uint32_t number)
+int ut_reg_has_ring(const struct ut_reg *reg)
 {
-	struct ut_reg *reg = ut_reg_of(session, number & ~DR_REFUSED);
+	const struct data_ring view = ut_views[atomic_load(&reg->place) >> 32];
 
-	if (!reg)
+	return view.header && !dr_is_closed(&view);
+}
+
+static void count_lost(void *session, uint32_t number)
+{
+	const struct ut_session *s = session;
+	struct ut_reg *reg = ut_reg_of(s, number); /* (none for a refusal) */
+
+	if (reg && s->parents && !ut_outlets[s->ring].was_read)
+		ut_reg_count_cut_off(reg);
+	else if (reg)
+		atomic_fetch_add(&reg->lost, 1);
+}
+
+void ut_session_give_up(struct ut_session *s, uint32_t *ring, int is_lost)
+{
+	if (!*ring)
 		return;
-	ut_reg_count_cut_off(reg);
-	atomic_store(&reg->place, 0);
+	s->bytes_before += ut_ring_position(*ring);
+	ut_ring_give_up(*ring, is_lost ? count_lost : NULL, s);
+	*ring = 0;
+}
+
+/* Records that the thread sends may come before their registration is sent; in a ring that the daemon reads
+ * they do not (ut_reg_place). */
+static void set_places(struct ut_session *s)
+{
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		if (reg->state != UT_REFUSED)
+			ut_reg_place(reg);
+}
+
+/* Whether it can be used: its descriptors are ours, and the daemon has not closed it. */
+static int has_good_ring(const struct ut_session *s)
+{
+	return ut_ring_is_ours(s->ring) && !dr_is_closed(&ut_outlets[s->ring].ring);
+}
+
+/* A new ring, unless there is a good one. */
+static int make_ring(struct ut_session *s, uint32_t size)
+{
+	int made;
+
+	if (s->ring && has_good_ring(s))
+		return 0;
+	ut_session_give_up(s, &s->ring, 0);
+	made = ut_ring_make(size, s->settings.local_bytes);
+	s->ring = made > 0 ? (uint32_t)made : 0;
+	return made < 0 ? made : 0;
+}
+
+void ut_hold(struct ut_session *s)
+{
+	if (s->state == UT_NEW && !make_ring(s, s->settings.ring_bytes))
+		set_places(s);
+}
+
+/* ---- connecting */
+
+/* In a child that was never up: dr_header.behind of its parent's ring; or NULL. */
+static _Atomic uint32_t *behind_of(const struct ut_session *s)
+{
+	struct data_ring *counters = s->parents ? ut_ring_counters(s->parents) : NULL;
+
+	return counters && !dr_is_closed(counters) ? &counters->header->behind : NULL;
+}
+
+/* A descriptor, or -errno. -EAGAIN: the daemon's queue has no room for a connection, or the daemon might
+ * refuse it. A child does not try then: it may end before it knows, and the records in its ring would be in no
+ * number; without a connection it counts them in its parent's ring. (One that lives on tries all the same.) */
+static int try_to_connect(struct ut_session *s, uint64_t now)
+{
+	_Atomic uint32_t *behind = behind_of(s);
+	uint32_t seen = behind ? atomic_load_explicit(behind, memory_order_relaxed) : 0;
+	int may_wait = s->patience > BUSY_NS && !(seen & DR_IN_VAIN), fd = -EAGAIN;
+
+	if (!(seen & DR_BEHIND) || s->back_off > UT_FIRST_BACK_OFF_NS)
+		fd = ut_connect(s->settings.directories, "user_events_data");
+	if (fd >= 0 && seen & DR_IN_VAIN)
+		atomic_fetch_and_explicit(behind, ~DR_IN_VAIN, memory_order_relaxed);
+	if (fd == -EAGAIN && may_wait) {
+		s->patience -= BUSY_NS;
+		s->due = now + BUSY_NS;
+		return -EINPROGRESS;
+	}
+	return fd;
 }
 
 /* The reasons that have nothing to do with whether there is a daemon, and whether it serves this user. */
@@ -84,15 +166,8 @@ static void back_off(struct ut_session *s, uint64_t now)
 	ut_go(s, UT_LOST);
 	s->due = now + s->back_off;
 	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
-	/* A child that never had a ring and gets none now. (If there is a socket that does not answer, it may
-	 * connect later.) */
-	s->is_cut_off = s->parents && s->error != -ECONNREFUSED;
-	if (s->is_cut_off) {
-		ut_session_give_up(s, &s->local, count_cut_off, s);
-		ut_held_free(s);
-	} else {
+	if (!s->parents) /* otherwise it is its parent's, whose state it has */
 		unmap_status(s);
-	}
 	give_up_waiting(s);
 }
 
@@ -118,34 +193,45 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		}
 		s->memory = at;
 	}
-	fd = ut_connect(s->settings.directories, "user_events_data");
-	if (fd == -EAGAIN && s->patience > BUSY_NS) {
-		s->patience -= BUSY_NS;
-		s->due = now + BUSY_NS;
+	fd = try_to_connect(s, now);
+	if (fd == -EINPROGRESS)
 		return;
-	}
 	error = fd < 0 ? fd : ut_take(&s->socket, fd);
+	if (!error && !(s->flags & UT_TOKENS)) {
+		error = make_ring(s, s->settings.ring_bytes);
+		if (error && !s->parents) {
+			ut_warn(s, "events are off: no memory for their records (%s)", ut_error_name(-error));
+			error = 0;
+		}
+	}
 	if (error) {
+		if (s->parents && !ut_outlets[s->ring].was_read)
+			ut_session_give_up(s, &s->ring, 1); /* made by ut_hold */
+		ut_close(&s->socket);
 		s->error = error;
 		back_off(s, now);
 		return;
 	}
 	s->error = 0;
-	if (s->ring && !(s->flags & UT_TOKENS))
-		ut_go(s, UT_OLD_RING);
-	else
-		ut_go(s, s->settings.ring_bytes && !(s->flags & UT_TOKENS) ? UT_NEW_RING : UT_NO_RING);
-	s->has_answered = s->is_notified = 0;
+	s->is_notified = 0;
 	s->in_size = 0;
 	s->out = (struct ut_out){.data = s->memory + UT_IN_BYTES, .room = UT_OUT_BYTES};
-	s->out_sent = 0;
+	s->out_sent = s->batch_size = s->batch_sent = 0;
+	if (s->state == UT_NEW && s->ring && ut_ring_has_file(s->ring)) {
+		ut_outlets[s->ring].is_ours = 0;
+		ut_go(s, UT_OFFER);
+	}
+	if (s->state != UT_OFFERED || ut_send_offer(s))
+		ut_go(s, s->state == UT_OFFERED ? UT_REFUSE : UT_PLAIN);
 	ut_ask_anew(s);
 	if (s->flags & UT_TOKENS)
 		begin_enablers(s);
 	else
 		ut_ask(s, UT_ABOUT_STATUS, NULL);
-	if (s->state == UT_ANSWERS_AND_RING)
-		ut_ask(s, UT_ABOUT_RING, NULL);
+	/* Over the socket a child's records go one by one, when it is up: it may end at any time, and until then
+	 * counts in its parent's ring. */
+	if (s->state == UT_SOCKET && !s->parents)
+		set_places(s);
 }
 
 void ut_close_connection(struct ut_session *s)
@@ -169,44 +255,29 @@ static void fail_calls(struct ut_session *s)
 	s->nr_asked = 0;
 }
 
-/* Before its ring is given up. */
-static void lose_places(struct ut_session *s)
-{
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
-		atomic_store(&reg->place, 0);
-		reg->old_index = -1;
-	}
-}
-
 static void end_connection(struct ut_session *s)
 {
-	ut_keep_unsent(s);
-	s->out.size = s->out_sent = 0;
-	s->is_full = 0;
+	s->out.size = s->out_sent = s->batch_size = s->batch_sent = 0;
 	ut_close_connection(s);
 	fail_calls(s);
 	if (s->flags & UT_TOKENS)
 		ut_enablers_lost(s);
-	if (s->ring && ut_views[s->ring].header)
-		atomic_store(&ut_views[s->ring].header->wait_us, 0); /* nobody makes room */
-	if (s->ring && !ut_ring_is_ours(s->ring)) {
-		/* Records in it belong to that daemon; no other one may get them. */
-		lose_places(s);
-		ut_session_give_up(s, &s->ring, NULL, NULL);
+	if (s->ring) {
+		atomic_store(&ut_outlets[s->ring].ring.header->wait_us, 0); /* nobody makes room */
+		atomic_store(&ut_outlets[s->ring].ring.header->behind, 0);
+		ut_outlets[s->ring].was_read |= s->state == UT_OFFERED || s->state == UT_UP;
 	}
 }
 
 void ut_disconnect(struct ut_session *s)
 {
-	if (!s->parents) /* otherwise it is its parent's, whose state it has */
+	if (!s->parents)
 		unmap_status(s);
 	end_connection(s);
 }
 
 static void lose_connection(struct ut_session *s, uint64_t now, int error)
 {
-	if (s->has_answered)
-		s->back_off = UT_FIRST_BACK_OFF_NS;
 	s->error = error;
 	ut_disconnect(s);
 	back_off(s, now);
@@ -241,59 +312,43 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 		return -EPROTO;
 	s->status_size = (uint32_t)size;
 	s->takes_writers = writers == 1;
-	s->has_answered = 1;
+	s->back_off = UT_FIRST_BACK_OFF_NS;
 	return 0;
 }
 
 static int ring_came(struct ut_session *s, const struct ut_message *message)
 {
-	struct ut_descriptor memory, doorbell;
-	uint64_t size, writers;
-	int ring;
-
-	ut_go(s, UT_RING_ANSWERED);
-	if (message->error)
-		return 0; /* whatever the reason, the socket serves */
-	if (ut_parse_size(message->result, &size, &writers) || next_fd(s, &memory))
-		return -EPROTO;
-	if (next_fd(s, &doorbell)) {
-		ut_close(&memory);
-		return -EPROTO;
+	if (message->error == E2BIG) {
+		ut_go(s, UT_TOO_OLD);
+		return -EBADF;
 	}
-	ring = ut_ring_map(memory, doorbell, size);
-	if (ring > 0) {
-		s->ring = (uint32_t)ring;
-		s->bytes_before -= ut_ring_position(s->ring);
-	} else if (ring == -EPROTONOSUPPORT) {
-		ut_warn(s, "no data ring: the daemon's has another version; upgrade the older of utracefsd and "
-			   "this program's utracefs. Meanwhile records go over the socket");
-	} else if (ring != -EPROTO) {
-		ut_warn(s, "no data ring, so records go over the socket (%s; ulimit -v, or a smaller "
-			   "UTRACEFS_RING_KB)",
-			ut_error_name(-ring));
+	if (message->error == ENOMEM && s->settings.ring_bytes > DR_LOW) {
+		s->settings.ring_bytes = DR_LOW; /* the user's share has no room for more */
+		ut_session_give_up(s, &s->ring, 1);
+		return -EBADF;
 	}
-	return ring == -EPROTO ? ring : 0;
+	if (message->error) {
+		ut_warn(s, "the daemon does not take the data ring, records go over the socket: %s", message->text);
+		ut_go(s, UT_REFUSE);
+	}
+	return 0;
 }
 
-static void count_given_up(void *arg, uint32_t write_index)
+/* From now on the event is on or off as its byte says. */
+static int follow(struct ut_reg *reg)
 {
-	const struct ut_by_index *old = arg;
+	struct ut_session *s = reg->session;
+	const uint8_t *status = s->status_area + reg->status_index;
 
-	if (write_index < old->size && old->regs[write_index])
-		atomic_fetch_add(&old->regs[write_index]->lost, 1);
-}
-
-/* The daemon refuses the ring of the previous connection: ask for another. */
-static void replace_ring(struct ut_session *s)
-{
-	struct ut_by_index old = ut_regs_by_old_index(s);
-
-	lose_places(s);
-	ut_session_give_up(s, &s->ring, count_given_up, &old);
-	ut_unmap(old.regs, ((size_t)old.size + 1) * sizeof(*old.regs));
-	ut_go(s, s->settings.ring_bytes ? UT_NEW_RING : UT_NO_RING);
-	if (s->state == UT_ANSWERS_AND_RING && ut_ask(s, UT_ABOUT_RING, NULL))
-		ut_go(s, UT_RING_ANSWERED);
+	if (reg->status_index >= s->status_size)
+		return -EPROTO;
+	reg->was_off = !reg->is_heard && *(const volatile uint8_t *)status == 0;
+	reg->is_heard = 1;
+	ut_reg_place(reg);
+	if (reg->was_off)
+		reg->unheard_until = ut_ring_position(s->ring);
+	ut_reg_point(reg, s->ring || s->flags & UT_TOKENS ? status : &ut_off);
+	return 0;
 }
 
 static int registered(struct ut_reg *reg, const struct ut_message *message)
@@ -313,7 +368,7 @@ static int registered(struct ut_reg *reg, const struct ut_message *message)
 	}
 	if (ut_parse_registered(message->result, 0, &answer))
 		return -EPROTO;
-	if (atomic_load(&reg->place) == 0 && !reg->nr_locs) {
+	if (!reg->id) {
 		reg->size = answer.size;
 		if (answer.nr_locs <= reg->room) { /* otherwise only the daemon checks them */
 			reg->nr_locs = answer.nr_locs;
@@ -326,12 +381,7 @@ static int registered(struct ut_reg *reg, const struct ut_message *message)
 	reg->write_index = answer.write_index;
 	reg->state = UT_ANSWERED;
 	reg->error = 0;
-	ut_reg_enter(reg);
-	if (reg->session->state == UT_UP) {
-		reg->next_answered = reg->session->answered;
-		reg->session->answered = reg;
-	}
-	return 0;
+	return ut_is_up(reg->session->state) ? follow(reg) : 0;
 }
 
 static int response_came(struct ut_session *s, const struct ut_message *message)
@@ -352,17 +402,9 @@ static int response_came(struct ut_session *s, const struct ut_message *message)
 		return status_came(s, message);
 	case UT_ABOUT_RING:
 		return ring_came(s, message);
-	case UT_ABOUT_ADOPT:
-		if (message->error) {
-			ut_warn(s, "the data ring was not taken over: %s", message->text);
-			replace_ring(s);
-		} else {
-			ut_go(s, UT_ADOPTED);
-		}
-		return 0;
 	case UT_ABOUT_NOTIFY:
 		/* This daemon has no enablers: they stay off, and only they need this answer. */
-		s->has_answered = 1;
+		s->back_off = UT_FIRST_BACK_OFF_NS;
 		s->is_notified = !message->error;
 		ut_go(s, UT_READY);
 		return 0;
@@ -394,9 +436,18 @@ static int message_came(struct ut_session *s, const struct ut_message *message)
 	case UT_ENABLERS_CHANGED:
 		return ut_enablers_changed(s, message);
 	case UT_WRITE_ERROR:
-		reg = ut_reg_of_daemons(s, message->write_index);
-		if (reg)
+		reg = ut_reg_of_daemons(s, message->write_index, NULL);
+		if (!reg && (s->state == UT_OFFERED || s->state == UT_UP) &&
+		    (reg = ut_reg_of(s, (uint32_t)message->write_index)))
+			atomic_fetch_add(&reg->lost, message->count); /* its registration was refused */
+		else if (reg && (reg->was_off || !reg->is_heard) && message->error == EBADF)
+			reg->unheard += message->count;
+		else if (reg)
 			ut_reg_count_refused(reg, message->error, message->count);
+		if (reg) {
+			reg->is_heard = 1;
+			reg->was_off = 0;
+		}
 		return 0;
 	case UT_ERROR:
 		ut_warn(s, "the daemon ends the connection: %s", message->text);
@@ -451,123 +502,68 @@ static int receive(struct ut_session *s)
 
 /* ---- the step that moves all events together */
 
-static int place(struct ut_session *s, struct ut_reg *reg)
+/* The daemon does not take the ring. If another one has read it, the place up to which is known to that one
+ * only. */
+static int take_ring_back(struct ut_session *s)
 {
-	uint32_t ring = s->local ? s->local : s->ring;
+	int error = 0;
 
-	if (reg->status_index >= s->status_size)
-		return -EPROTO;
-	if (s->ring)
-		reg->old_index = reg->write_index;
-	/* The place first: a thread that sees the byte set finds a place. */
-	if (ring && (!s->local || reg->number != UT_NO_NUMBER)) {
-		atomic_store(&reg->place, ut_place(ring, s->local ? reg->number : reg->write_index));
-		ut_reg_point(reg, s->status_area + reg->status_index);
-	} else {
-		ut_reg_point(reg, &ut_off);
+	if (s->ring && ut_outlets[s->ring].was_read) {
+		ut_session_give_up(s, &s->ring, 1);
+		error = make_ring(s, 0);
 	}
-	return 0;
+	ut_start_sending(s);
+	set_places(s);
+	return error;
 }
 
 static int move_all(struct ut_session *s)
 {
-	void *at;
-	int error = s->ring ? 0 : ut_ring_make_local(s);
+	void *at = mmap(s->status_area, s->status_size, PROT_READ, MAP_SHARED | MAP_FIXED, s->status_fd.fd, 0);
+	int error = at == MAP_FAILED ? -errno : s->state == UT_SOCKET ? take_ring_back(s) : 0;
 
-	if (error && s->parents)
-		return error;
+	for (struct ut_reg *reg = s->regs; reg && !error; reg = reg->next)
+		if (reg->state == UT_ANSWERED)
+			error = follow(reg);
 	if (error)
-		ut_warn(s, "events are off: no memory for their records (%s)", ut_error_name(-error));
-	if (s->local) /* each thread gives its name on each connection, under a number that no ring of the
-		       * daemon has */
-		dr_ask_names(&s->taker, s->takes_writers ? ((uint32_t)(ut_clock_ns() >> 10) & INT32_MAX) | 1 : 0);
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
-		if (reg->state != UT_ANSWERED)
-			continue;
-		if (place(s, reg))
-			return -EPROTO;
-		if (atomic_load(&reg->place) == 0) {
-			reg->next_answered = s->answered;
-			s->answered = reg;
-		}
-	}
-	at = mmap(s->status_area, s->status_size, PROT_READ, MAP_SHARED | MAP_FIXED, s->status_fd.fd, 0);
-	if (at == MAP_FAILED)
-		return -errno;
-	s->is_status_mapped = 1;
-	s->is_cut_off = 0;
-	ut_session_give_up(s, &s->parents, NULL, NULL);
-	ut_hear_all(s);
+		return error;
+	ut_session_give_up(s, &s->parents, 0);
 	s->last_warning = 0;
 	ut_close(&s->status_fd);
 	ut_go(s, UT_READY);
 	return 0;
 }
 
-/* The daemon's ring has all records of the local one: later ones go there, too. */
-static void move_to_ring(struct ut_session *s, uint32_t local)
-{
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (atomic_load(&reg->place) >> 32 == local)
-			atomic_store(&reg->place, reg->state == UT_ANSWERED ? ut_place(s->ring, reg->write_index) : 0);
-}
-
-static void move_records(struct ut_session *s)
-{
-	uint32_t local = s->local;
-
-	ut_take_records(s);
-	if (ut_leave_local(s))
-		move_to_ring(s, local);
-}
-
-static int same_indexes(const struct ut_session *s)
-{
-	for (const struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->old_index >= 0 && (reg->state != UT_ANSWERED || reg->write_index != reg->old_index))
-			return 0;
-	return 1;
-}
-
 static int advance(struct ut_session *s)
 {
 	if (s->flags & UT_TOKENS)
 		return 0;
-	if (s->state == UT_UP) {
+	if (ut_is_up(s->state)) {
 		if (!s->nr_asked && !s->to_ask)
 			s->patience = s->settings.patience_ns; /* all answers have come */
-		for (struct ut_reg **at = &s->answered; *at;) {
-			if (place(s, *at))
-				return -EPROTO;
-			ut_reg_hear(s, *at);
-			if (atomic_load(&(*at)->place))
-				*at = (*at)->next_answered;
-			else
-				at = &(*at)->next_answered; /* not numbered yet */
-		}
 		return 0;
 	}
 	if (s->status_fd.fd < 0 || s->to_ask)
 		return 0;
 	for (unsigned i = 0; i < s->nr_asked; i++)
-		if (s->asked[i].about == UT_ABOUT_REG && s->asked[i].what)
+		if (s->asked[i].about == UT_ABOUT_RING || (s->asked[i].about == UT_ABOUT_REG && s->asked[i].what))
 			return 0;
-	if (s->state == UT_ANSWERS_TO_OFFER) {
-		if (s->nr_asked)
-			return 0;
-		if (same_indexes(s)) {
-			int error = ut_send_offer(s);
-
-			return error == -EAGAIN ? 0 : error;
-		}
-		replace_ring(s);
-	}
-	return s->state == UT_ANSWERS ? move_all(s) : 0;
+	return move_all(s);
 }
 
 static int is_taken_away(const struct ut_session *s)
 {
-	return !ut_is_ours(&s->socket) || (s->ring && !ut_ring_is_ours(s->ring));
+	return s->state == UT_OLDER || !ut_is_ours(&s->socket) ||
+	       (s->ring ? !has_good_ring(s) : s->state == UT_OFFERED);
+}
+
+/* Begins anew at once: the program has closed descriptors (the daemon is unaffected, and so is its status
+ * page), the daemon has closed the ring, or is older. */
+static void connect_again(struct ut_session *s, uint64_t now)
+{
+	end_connection(s);
+	ut_go(s, UT_TAKEN_AWAY);
+	start_connection(s, now);
 }
 
 void ut_step(struct ut_session *s, uint64_t now)
@@ -582,36 +578,22 @@ void ut_step(struct ut_session *s, uint64_t now)
 		s->patience = s->settings.patience_ns;
 		ut_go(s, UT_WANTED);
 	}
-	if (s->state == UT_NEW && now >= s->due)
+	if ((s->state == UT_NEW || s->state == UT_OLDER) && now >= s->due)
 		start_connection(s, now);
-	if (!ut_is_connected(s->state))
-		return;
-	if (is_taken_away(s)) {
-		/* The program has closed them. The daemon is unaffected, and so is its status page. */
-		end_connection(s);
-		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-			atomic_store(&reg->place, 0);
-		ut_go(s, UT_TAKEN_AWAY);
-		start_connection(s, now);
-		if (!ut_is_connected(s->state))
-			return;
-	}
-	for (int turns = 0; turns < 2 && !error; turns++) {
-		error = receive(s);
+	for (int turns = 0; turns < 2 && !error && ut_is_connected(s->state); turns++) {
+		error = is_taken_away(s) ? -EBADF : receive(s);
 		if (!error)
 			error = advance(s);
 		if (!error) {
 			ut_ask_registrations(s);
-			if (s->state == UT_UP && (s->local || s->kept_size))
-				move_records(s);
-			error = ut_send_out(s);
+			error = s->state == UT_SENDS ? ut_send_records(s) : ut_send_out(s);
 			if (error == -EAGAIN)
 				error = 0;
 		}
-	}
-	if (error && is_taken_away(s)) { /* after it was checked */
-		ut_step(s, now);
-		return;
+		if (error && is_taken_away(s)) {
+			connect_again(s, now);
+			error = 0;
+		}
 	}
 	if (error == -EPROTO)
 		ut_warn(s, "the daemon cannot be understood, disconnected");
@@ -621,12 +603,12 @@ void ut_step(struct ut_session *s, uint64_t now)
 
 uint64_t ut_step_due(const struct ut_session *s)
 {
-	return s->state == UT_NEW || s->state == UT_WAITING || s->is_full ? s->due : UINT64_MAX;
+	return s->state == UT_NEW || s->state == UT_WAITING || s->state == UT_OLDER ? s->due : UINT64_MAX;
 }
 
 short ut_step_events(const struct ut_session *s)
 {
-	return s->out.size ? POLLIN | POLLOUT : POLLIN;
+	return s->out.size || s->batch_size ? POLLIN | POLLOUT : POLLIN;
 }
 
 /* ---- fork */
@@ -638,31 +620,29 @@ void ut_connection_start_child(struct ut_session *s)
 	/* Close, no shutdown: the connection is the parent's. The rings' memory is replaced when the child
 	 * makes a ring of its own: most children never do. */
 	ut_close_connection(s);
-	if (!s->parents && (s->parents = s->ring ? s->ring : s->local)) {
-		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-			reg->parents_index = s->ring ? reg->write_index : reg->number;
+	if (!s->parents && (s->parents = s->ring)) {
 		ut_close(&ut_outlets[s->parents].doorbell);
 		ut_close(&ut_outlets[s->parents].memory);
+	} else {
+		ut_session_give_up(s, &s->ring, 0);
 	}
-	if (s->local != s->parents)
-		ut_session_give_up(s, &s->local, NULL, NULL);
-	s->ring = s->local = 0;
-	s->is_cut_off = 0;
+	s->ring = 0;
+	if (s->state == UT_SENDS)
+		s->settings.ring_bytes = 0; /* this daemon does not take it */
 	s->nr_asked = 0;
 	s->bytes_before = s->bytes_flushed = 0;
 	s->forked_at = ut_clock_ns();
-	s->is_holding = s->is_full = 0;
-	s->out.size = s->out_sent = s->kept_at = s->kept_size = 0; /* its parent's */
+	s->out.size = s->out_sent = s->batch_size = s->batch_sent = 0; /* its parent's */
 	ut_go(s, UT_FORK);
 	s->due = 0;
+	s->back_off = UT_FIRST_BACK_OFF_NS;
 	ut_ask_anew(s);
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
 		atomic_store(&reg->place, 0);
 		atomic_store(&reg->lost, 0);
 		reg->refused = 0;
 		reg->nr_refusals = 0;
-		reg->old_index = -1;
-		reg->is_heard = 0;
+		reg->is_heard = reg->was_off = 0;
 		reg->unheard = reg->unheard_until = 0;
 		status = atomic_load(&reg->status);
 		if (s->state == UT_FORKED && status != &ut_pending) {

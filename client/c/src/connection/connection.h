@@ -28,12 +28,12 @@ struct utracefs_event;
 #define UT_NR_CHUNKS 1024u
 #define UT_NO_NUMBER UINT32_MAX
 
-#define UT_ASKED 64u		    /* requests under way at a time; the daemon allows 256 */
+#define UT_ASKED 250u		    /* requests under way at a time; the daemon allows 256 */
 #define UT_IN_BYTES (64u << 10)	    /* more than any message from the daemon */
 #define UT_OUT_BYTES (128u << 10)   /* several requests, or one record of the largest size */
 #define UT_STATUS_BYTES (256u << 10) /* an event has an id below 65536, so the status file has fewer bytes */
 
-/* ut_session.memory: input, output, one payload, unsent records. */
+/* ut_session.memory: input, output, records to be sent, one payload. */
 #define UT_MEMORY_BYTES (UT_IN_BYTES + 2 * UT_OUT_BYTES + DR_MAX_PAYLOAD + 1)
 
 #define UT_FIRST_BACK_OFF_NS 50000000ull
@@ -60,26 +60,23 @@ struct ut_reg {
 	_Atomic uint64_t lost;
 
 	struct ut_reg *next; /* in the order of registration, the same on every connection */
-	struct ut_reg *next_answered; /* ut_session.answered */
-	struct ut_reg *next_of_index; /* ut_session.buckets */
 	char *command;
 	uint32_t flags;
 	uint16_t event_id; /* to be sent with the next registration; 0: nothing */
 	enum ut_reg_state state;
 	int error; /* of UT_REFUSED: an errno */
 	char text[160];
-	uint32_t number; /* write_index on the session; UT_NO_NUMBER: none yet */
-	uint32_t status_index, write_index; /* of UT_ANSWERED: from the daemon's answer */
-	int64_t old_index;		    /* write_index of its records in the daemon's ring; -1 */
+	uint32_t number; /* of its records in rings; UT_NO_NUMBER: none yet */
+	/* Of UT_ANSWERED: from the daemon's answer. A daemon that has the ring gives `number` as write_index. */
+	uint32_t status_index, write_index;
 	_Atomic uint64_t refused;	    /* records that the daemon refused, or that are too long for it */
 	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon, for the first few errors; others as the last */
 	unsigned nr_refusals;
-	uint32_t parents_index;		    /* in ut_session.parents */
 	uint64_t pending; /* set by ut_count_pending */
 	int is_heard;		/* an answer has come, in this process */
-	uint64_t unheard_until; /* in a local ring: records before it precede an answer "off" */
-	uint64_t unheard;	/* number of these records */
-	_Atomic int is_let_go; /* its daemon closed the ring during a record; the next one gets it */
+	int was_off;		/* the first one was "off", and earlier records have not been refused yet */
+	uint64_t unheard_until; /* the end of these in the ring */
+	uint64_t unheard;	/* their number, as far as known */
 	struct utracefs_event *events;
 	uint32_t room; /* for locs. A signal handler may read the answer, and must not allocate. */
 	struct ut_loc locs[];
@@ -113,7 +110,6 @@ static inline int ut_is_done(void *call)
 enum ut_about {
 	UT_ABOUT_STATUS,
 	UT_ABOUT_RING,
-	UT_ABOUT_ADOPT,
 	UT_ABOUT_REG,
 	UT_ABOUT_ENABLER,
 	UT_ABOUT_NOTIFY,
@@ -148,8 +144,7 @@ struct ut_session {
 	uint64_t bytes_flushed; /* of all emitted bytes */
 	enum ut_state state;
 	int error;	  /* why the last attempt to connect failed: negative errno */
-	int is_cut_off;	  /* a child that gets no ring: it counts lost records in its parent's */
-	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect; or of is_full */
+	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect */
 	uint64_t back_off;
 	uint64_t patience; /* total time that tests of pending events may wait */
 	uint64_t forked_at; /* UT_FORKED */
@@ -157,9 +152,6 @@ struct ut_session {
 
 	struct ut_reg *regs, **end_of_regs;
 	struct ut_reg *to_ask;	 /* the first that is UT_TO_ASK, in order; NULL: none */
-	struct ut_reg *answered; /* of UT_UP: registrations without a place yet */
-	struct ut_reg **buckets; /* UT_ANSWERED, by the daemon's write_index; as many as there are regs */
-	uint32_t nr_buckets, nr_regs;
 	struct ut_enabler *enablers;
 	uint64_t next_token;
 
@@ -168,25 +160,19 @@ struct ut_session {
 	unsigned nr_received;
 	struct ut_descriptor status_fd;
 	uint32_t status_size;
-	int is_status_mapped;
 	uint8_t *status_area; /* UT_STATUS_BYTES; zeros if there is no status */
 
-	int has_answered; /* the peer has answered like a daemon */
 	int is_notified;  /* notify_enablers was sent */
 	int takes_writers; /* records on the socket may name their writer */
-	uint32_t ring;	  /* of the daemon; outlives a connection. 0: none */
-	uint32_t parents; /* of a child without a ring of its own: its parent's, to count in. 0: none */
-	uint32_t local;	  /* local ring, if the daemon gives none, or not yet (local_ring.c). 0: none */
-	struct dr_consumer taker; /* of the local ring */
-	int is_full;		  /* the daemon's ring has no room for its records: again at `due` */
-	uint64_t held_to;	  /* position there: held.c has counted the records before it */
-	int is_holding;		  /* held.c has entries of this process */
+	uint32_t ring;	  /* outlives a connection. 0: none */
+	uint32_t parents; /* of a child that was never up: its parent's ring, to count in. 0: none */
+	struct dr_consumer taker; /* of UT_SENDS: of the ring */
 
 	uint8_t *memory; /* UT_MEMORY_BYTES; NULL before the first connection */
 	size_t in_size;
 	struct ut_out out;
 	size_t out_sent;
-	size_t kept_at, kept_size; /* records that the previous connection has not sent completely */
+	size_t batch_size, batch_sent; /* of UT_SENDS: records from taker.tail on */
 	struct ut_asked asked[UT_ASKED];
 	unsigned nr_asked;
 	uint32_t next_msgid;
@@ -218,19 +204,15 @@ void ut_reg_free(struct ut_reg *reg); /* later */
 void ut_reg_remove(struct ut_reg *reg);
 /* Appended to the registrations, without a number. NULL: ENOMEM. */
 struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint32_t flags);
-int ut_reg_number(struct ut_reg *reg);
+/* 0, -EMFILE or -ENOMEM. */
+int ut_reg_number(struct ut_reg *reg, uint32_t number);
+/* Its records go into the session's ring, if both have a number. */
+void ut_reg_place(struct ut_reg *reg);
 /* Marks all registrations to be sent again, on a new connection. */
 void ut_ask_anew(struct ut_session *session);
-/* The daemon has answered it: enters it by its write_index. */
-void ut_reg_enter(struct ut_reg *reg);
-/* The first registration with this write_index of the daemon. */
-struct ut_reg *ut_reg_of_daemons(const struct ut_session *session, int64_t write_index);
-/* Registrations by their old_index. Free `regs`. Without memory there are none. */
-struct ut_by_index {
-	struct ut_reg **regs;
-	int64_t size;
-};
-struct ut_by_index ut_regs_by_old_index(const struct ut_session *session);
+/* The first registration with a number and this write_index of the daemon, but for `reg`. */
+struct ut_reg *ut_reg_of_daemons(const struct ut_session *session, int64_t write_index,
+				 const struct ut_reg *reg);
 void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count);
 /* Frees the block after many later ones. */
 void ut_free_later(void *block);
@@ -253,9 +235,12 @@ void ut_close_connection(struct ut_session *session);
 /* In a child: counts a lost record in its ring, or without one in its parent's, where the daemon, or its
  * parent's thread, finds the number. */
 void ut_reg_count_cut_off(struct ut_reg *reg);
-/* Gives *ring up, if there is one, and clears it. lost, arg: as in ut_ring_give_up. */
-void ut_session_give_up(struct ut_session *session, uint32_t *ring, void (*lost)(void *, uint32_t),
-			void *arg);
+/* Where a caller must not connect: makes the ring that the next connection gets. */
+void ut_hold(struct ut_session *session);
+/* Whether its emits find a ring. */
+int ut_reg_has_ring(const struct ut_reg *reg);
+/* Gives *ring up, if there is one, and clears it. is_lost: its records are counted as lost. */
+void ut_session_give_up(struct ut_session *session, uint32_t *ring, int is_lost);
 
 /* ---- requests.c: with the lock held */
 
@@ -264,52 +249,24 @@ int ut_ask(struct ut_session *session, enum ut_about about, void *what);
 void ut_forget_asked(struct ut_session *session, const void *what);
 void ut_ask_registrations(struct ut_session *session);
 /* 0; -EAGAIN: the socket is full; or -errno. */
+int ut_send_bytes(struct ut_session *session, const uint8_t *data, size_t size, size_t *sent);
 int ut_send_out(struct ut_session *session);
-/* The request `adopt_ring`, with both descriptors beside its first byte: nothing else is being sent. */
+/* The request `adopt_ring`, with both descriptors beside its first byte, before all others. 0, or -errno with
+ * nothing sent. */
 int ut_send_offer(struct ut_session *session);
 
-/* ---- held.c: with the lock held, but ut_held_count */
+/* ---- sending.c: with the lock held */
 
-/* Makes the memory that relatives share, once. */
-void ut_held_init(void);
-void ut_held_end(void);
-void ut_held_start_child(void);
-/* A child has committed records to this local ring: counts them until they are sent. */
-void ut_held_count(uint32_t ring);
-/* One is sent, or counted otherwise; all of them are. */
-void ut_held_sent(struct ut_session *session, uint32_t number);
-void ut_held_free(struct ut_session *session);
-/* Counts as lost what ended relatives held. */
-void ut_held_collect(void);
-
-/* ---- local_ring.c: with the lock held */
-
-/* Makes the local ring unless there is one. 0, or -errno. */
-int ut_ring_make_local(struct ut_session *session);
-/* An answer has come, and the status page is mapped. If the first answer in this process is "off", the
- * event's records in the local ring are not sent. */
-void ut_reg_hear(struct ut_session *session, struct ut_reg *reg);
-void ut_hear_all(struct ut_session *session);
-/* Whether the local ring has unsent records. */
-int ut_ring_has_records(const struct ut_session *session);
-/* Counts records of the local ring and of `out` that are not completely sent, for each registration;
- * with_ring: also records in the daemon's ring that no daemon has taken in. Returns the total. */
-uint64_t ut_count_pending(struct ut_session *session, int with_ring);
-/* Moves records from the local ring into the daemon's, or without one into `out`, as far as there is
- * space. */
-void ut_take_records(struct ut_session *session);
-/* The daemon's ring, unless the daemon has closed it; 0: there is none. */
-uint32_t ut_open_ring(const struct ut_session *session);
-/* Closes the local ring if it is empty and the daemon's can have its place. Whether it did. */
-int ut_leave_local(struct ut_session *session);
-/* At the end of a connection: keeps records that were taken from there and not completely sent, for the
- * next connection. */
-void ut_keep_unsent(struct ut_session *session);
-/* The session ends, before its connection: the records of the local ring are lost, and so reported to the
- * daemon as far as it has a connection. */
+/* The session is UT_SENDS now. */
+void ut_start_sending(struct ut_session *session);
+/* Sends records, as far as the socket takes them and their registrations are answered. 0, or -errno. */
+int ut_send_records(struct ut_session *session);
+/* At the end of a session that is UT_SENDS: the records that are left are lost, and so reported to the
+ * daemon as far as the socket takes that. */
 void ut_lose_rest(struct ut_session *session);
-/* There is no next connection: the kept records are lost. */
-void ut_lose_kept(struct ut_session *session);
+/* Counts the records that are in the ring, unless the daemon reads it or `with_ring` is set, for each
+ * registration. Returns the total. */
+uint64_t ut_count_pending(struct ut_session *session, int with_ring);
 
 /* ---- enable_bits.c: with the lock held */
 

@@ -1,4 +1,4 @@
-/* All sessions; the registrations of one, found by number, by the daemon's write_index, or in their order. */
+/* All sessions; the registrations of one, found by number or in their order. */
 #include <stdlib.h>
 
 #include "connection.h"
@@ -37,50 +37,27 @@ void ut_reg_point(struct ut_reg *reg, const uint8_t *status)
 
 void ut_ask_anew(struct ut_session *s)
 {
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
+		/* Without an answer: its caller may have given up, and its records would be unknown to the next
+		 * daemon. */
+		if (reg->state == UT_ASKED_FOR && reg->number == UT_NO_NUMBER)
+			ut_reg_number(reg, s->nr_numbers);
 		reg->state = UT_TO_ASK;
+	}
 	s->to_ask = s->regs;
-	s->answered = NULL;
-	if (s->buckets)
-		memset(s->buckets, 0, s->nr_buckets * sizeof(struct ut_reg *));
 }
 
-void ut_reg_enter(struct ut_reg *reg)
+struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index, const struct ut_reg *but)
 {
-	struct ut_session *s = reg->session;
-	struct ut_reg **at = &s->buckets[reg->write_index & (s->nr_buckets - 1)];
+	struct ut_reg *reg = write_index < 0 ? NULL : ut_reg_of(s, (uint32_t)write_index);
 
-	while (*at)
-		at = &(*at)->next_of_index;
-	reg->next_of_index = NULL;
-	*at = reg;
-}
-
-struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index)
-{
-	struct ut_reg *reg = s->buckets ? s->buckets[write_index & (s->nr_buckets - 1)] : NULL;
-
-	while (reg && reg->write_index != write_index)
-		reg = reg->next_of_index;
-	return reg;
-}
-
-struct ut_by_index ut_regs_by_old_index(const struct ut_session *s)
-{
-	struct ut_by_index old = {NULL, 0};
-	struct ut_reg *reg;
-
-	for (reg = s->regs; reg; reg = reg->next)
-		if (reg->old_index >= old.size)
-			old.size = reg->old_index + 1;
-	if (old.size <= UT_NR_CHUNKS * UT_CHUNK) /* more events than a daemon has */
-		old.regs = ut_map(((size_t)old.size + 1) * sizeof(*old.regs));
-	if (!old.regs)
-		old.size = 0;
-	for (reg = s->regs; reg && old.regs; reg = reg->next)
-		if (reg->old_index >= 0)
-			old.regs[reg->old_index] = reg;
-	return old;
+	if (reg && reg != but && reg->state == UT_ANSWERED && reg->write_index == write_index)
+		return reg;
+	for (reg = s->state == UT_UP ? NULL : s->regs; reg; reg = reg->next)
+		if (reg != but && reg->number != UT_NO_NUMBER && reg->state == UT_ANSWERED &&
+		    reg->write_index == write_index)
+			return reg;
+	return NULL;
 }
 
 void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count)
@@ -97,35 +74,14 @@ void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count)
 	reg->refused += count;
 }
 
-/* Makes buckets for one more. 0 or -ENOMEM. */
-static int make_buckets(struct ut_session *s)
-{
-	uint32_t wanted = s->nr_buckets ? 2 * s->nr_buckets : 16;
-	struct ut_reg **made, **old = s->buckets;
-
-	if (s->nr_regs < s->nr_buckets)
-		return 0;
-	made = calloc(wanted, sizeof(struct ut_reg *));
-	if (!made)
-		return -ENOMEM;
-	s->buckets = made;
-	s->nr_buckets = wanted;
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->state == UT_ANSWERED)
-			ut_reg_enter(reg);
-	free(old);
-	return 0;
-}
-
 struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t flags)
 {
-	struct ut_reg *reg = NULL;
+	struct ut_reg *reg;
 	uint32_t room = 0; /* fields of dynamic length have a type __data_loc or __rel_loc */
 
 	for (const char *at = command; (at = strstr(at, "_loc")); at++)
 		room++;
-	if (!make_buckets(s))
-		reg = calloc(1, sizeof(*reg) + room * sizeof(*reg->locs));
+	reg = calloc(1, sizeof(*reg) + room * sizeof(*reg->locs));
 	if (reg)
 		reg->command = strdup(command);
 	if (!reg || !reg->command) {
@@ -135,21 +91,19 @@ struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t fl
 	reg->session = s;
 	reg->flags = flags;
 	reg->room = room;
-	reg->number = reg->parents_index = UT_NO_NUMBER;
-	reg->old_index = -1;
+	reg->number = UT_NO_NUMBER;
 	atomic_store(&reg->status, &ut_off);
 	*s->end_of_regs = reg;
 	s->end_of_regs = &reg->next;
-	s->nr_regs++;
 	if (!s->to_ask)
 		s->to_ask = reg;
 	return reg;
 }
 
-int ut_reg_number(struct ut_reg *reg)
+int ut_reg_number(struct ut_reg *reg, uint32_t number)
 {
 	struct ut_session *s = reg->session;
-	uint32_t number = s->nr_numbers, chunk = number / UT_CHUNK;
+	uint32_t chunk = number / UT_CHUNK;
 
 	if (chunk >= UT_NR_CHUNKS)
 		return -EMFILE;
@@ -162,8 +116,17 @@ int ut_reg_number(struct ut_reg *reg)
 	}
 	reg->number = number;
 	s->chunks[chunk][number % UT_CHUNK] = reg;
-	s->nr_numbers++;
+	if (number >= s->nr_numbers)
+		s->nr_numbers = number + 1;
 	return 0;
+}
+
+void ut_reg_place(struct ut_reg *reg)
+{
+	const struct ut_session *s = reg->session;
+
+	if (s->ring && reg->number != UT_NO_NUMBER)
+		atomic_store(&reg->place, ut_place(s->ring, reg->number));
 }
 
 void ut_reg_free(struct ut_reg *reg)
@@ -184,16 +147,5 @@ void ut_reg_remove(struct ut_reg *reg)
 		s->end_of_regs = at;
 	if (s->to_ask == reg)
 		s->to_ask = reg->next;
-	for (at = &s->answered; *at; at = &(*at)->next_answered)
-		if (*at == reg) {
-			*at = reg->next_answered;
-			break;
-		}
-	for (at = &s->buckets[reg->write_index & (s->nr_buckets - 1)]; *at; at = &(*at)->next_of_index)
-		if (*at == reg) {
-			*at = reg->next_of_index;
-			break;
-		}
-	s->nr_regs--;
 	ut_reg_free(reg);
 }

@@ -11,22 +11,22 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 		ut_put_plain(&s->out, asked->msgid, "mmap_status");
 		break;
 	case UT_ABOUT_RING:
-		ut_put_mmap_ring(&s->out, asked->msgid, s->settings.ring_bytes);
-		break;
-	case UT_ABOUT_ADOPT:
-		ut_put_empty_map(&s->out, asked->msgid, "adopt_ring");
-		ut_go(s, UT_SAME_INDEXES);
+		ut_put_adopt_ring(&s->out, asked->msgid);
 		break;
 	case UT_ABOUT_NOTIFY:
-		ut_put_empty_map(&s->out, asked->msgid, "notify_enablers");
+		ut_put_notify(&s->out, asked->msgid);
 		break;
 	case UT_ABOUT_REG:
-		ut_put_register(&s->out, asked->msgid, reg->command, reg->flags, reg->event_id, UT_NO_TOKEN);
+		ut_put_register(&s->out, asked->msgid, reg->command, reg->flags, reg->event_id, UT_NO_TOKEN,
+				s->state == UT_OFFERED || s->state == UT_UP ? reg->number : UT_NO_NUMBER);
 		reg->state = UT_ASKED_FOR;
+		/* The daemon gets its records from here on, even if this process ends before anything is answered. */
+		if (s->state == UT_OFFERED || s->state == UT_UP)
+			ut_reg_place(reg);
 		break;
 	case UT_ABOUT_ENABLER:
 		ut_put_register(&s->out, asked->msgid, enabler->command, enabler->flags, enabler->event_id,
-				enabler->token);
+				enabler->token, UT_NO_NUMBER);
 		enabler->state = UT_ASKED_FOR;
 		break;
 	case UT_ABOUT_CALL:
@@ -71,24 +71,38 @@ void ut_ask_registrations(struct ut_session *s)
 			return;
 }
 
-/* 0; -EAGAIN: the socket is full; or -errno. */
-int ut_send_out(struct ut_session *s)
+/* One call for all, so that a sandbox that refuses it refuses a ring, too, instead of what follows it. */
+static ssize_t send_now(struct ut_session *s, const uint8_t *data, size_t size, void *control, size_t bytes)
 {
-	while (s->out_sent < s->out.size) {
-		ssize_t sent = send(s->socket.fd, s->out.data + s->out_sent, s->out.size - s->out_sent,
-				    MSG_DONTWAIT | MSG_NOSIGNAL);
+	struct iovec iov = {(void *)data, size};
+	struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = bytes};
 
-		if (sent < 0 && errno == EINTR)
+	return sendmsg(s->socket.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+int ut_send_bytes(struct ut_session *s, const uint8_t *data, size_t size, size_t *sent)
+{
+	while (*sent < size) {
+		ssize_t now = send_now(s, data + *sent, size - *sent, NULL, 0);
+
+		if (now < 0 && errno == EINTR)
 			continue;
-		if (sent < 0)
+		if (now < 0)
 			return -errno;
-		s->out_sent += (size_t)sent;
+		*sent += (size_t)now;
 	}
-	s->out.size = s->out_sent = 0;
 	return 0;
 }
 
-/* The request of `adopt_ring`, with both descriptors beside its first byte: nothing else is being sent. */
+int ut_send_out(struct ut_session *s)
+{
+	int error = ut_send_bytes(s, s->out.data, s->out.size, &s->out_sent);
+
+	if (!error)
+		s->out.size = s->out_sent = 0;
+	return error;
+}
+
 int ut_send_offer(struct ut_session *s)
 {
 	const struct ut_outlet *outlet = &ut_outlets[s->ring];
@@ -96,24 +110,21 @@ int ut_send_offer(struct ut_session *s)
 	union {
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE(sizeof(fds))];
-	} control;
-	struct iovec iov;
-	struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
-				 .msg_controllen = sizeof(control)};
+	} control = {.bytes = {0}};
 	struct cmsghdr *header = &control.align;
+	size_t size;
 	ssize_t sent;
 
-	if (s->out.size || ut_ask(s, UT_ABOUT_ADOPT, NULL))
-		return -EAGAIN;
-	iov = (struct iovec){s->out.data, s->out.size};
-	memset(&control, 0, sizeof(control));
+	ut_ask(s, UT_ABOUT_RING, NULL);
 	header->cmsg_level = SOL_SOCKET;
 	header->cmsg_type = SCM_RIGHTS;
 	header->cmsg_len = CMSG_LEN(sizeof(fds));
 	memcpy(CMSG_DATA(header), fds, sizeof(fds));
-	sent = sendmsg(s->socket.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-	if (sent != (ssize_t)s->out.size)
-		return -EPROTO; /* an empty socket that does not take a request */
+	size = s->out.size;
+	sent = send_now(s, s->out.data, size, &control, sizeof(control));
 	s->out.size = s->out_sent = 0;
-	return 0;
+	if (sent == (ssize_t)size)
+		return 0;
+	s->nr_asked = 0;
+	return sent < 0 ? -errno : -EPROTO; /* a new socket that does not take a request */
 }

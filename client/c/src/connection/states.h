@@ -1,29 +1,24 @@
 /*
  * The states of a session and its connection. A test draws this from the table in states.c:
  *
- *     NEW                 NO_RING          -> ANSWERS
- *                         NEW_RING         -> ANSWERS_AND_RING
- *                         OLD_RING         -> ANSWERS_TO_OFFER
+ *     NEW                 OFFER            -> OFFERED
+ *                         PLAIN            -> SOCKET
  *                         LOST             -> WAITING
  *     WAITING             WANTED           -> NEW
  *     FORKED              WANTED           -> NEW
- *     ANSWERS             READY            -> UP
+ *     OLDER               PLAIN            -> SOCKET
+ *                         LOST             -> WAITING
+ *     OFFERED             READY            -> UP
+ *                         REFUSE           -> SOCKET
+ *                         TOO_OLD          -> OLDER
  *                         TAKEN_AWAY       -> NEW
  *                         LOST             -> WAITING
- *     ANSWERS_AND_RING    RING_ANSWERED    -> ANSWERS
- *                         TAKEN_AWAY       -> NEW
- *                         LOST             -> WAITING
- *     ANSWERS_TO_OFFER    SAME_INDEXES     -> OFFERED
- *                         NEW_RING         -> ANSWERS_AND_RING
- *                         NO_RING          -> ANSWERS
- *                         TAKEN_AWAY       -> NEW
- *                         LOST             -> WAITING
- *     OFFERED             ADOPTED          -> ANSWERS
- *                         NEW_RING         -> ANSWERS_AND_RING
- *                         NO_RING          -> ANSWERS
+ *     SOCKET              READY            -> SENDS
  *                         TAKEN_AWAY       -> NEW
  *                         LOST             -> WAITING
  *     UP                  TAKEN_AWAY       -> NEW
+ *                         LOST             -> WAITING
+ *     SENDS               TAKEN_AWAY       -> NEW
  *                         LOST             -> WAITING
  *
  * From each of these FORK leads to FORKED, and CLOSE to CLOSED, the final state.
@@ -32,25 +27,23 @@
 #define UTRACEFS_STATES_H
 
 enum ut_state {
-	UT_NEW,		     /* connects with the next step */
-	UT_WAITING,	     /* until `due`: there was no daemon, or the connection was lost */
-	UT_FORKED,	     /* a child's copy: like NEW, as soon as there is a record or a registration */
-	UT_ANSWERS,	     /* waits for the status file and the events of the previous connection */
-	UT_ANSWERS_AND_RING, /* the same, and for a requested ring */
-	UT_ANSWERS_TO_OFFER, /* as ANSWERS; then the ring of the previous connection is offered */
-	UT_OFFERED,	     /* waits for the daemon's decision to adopt it */
-	UT_UP,		     /* each event follows its answer */
+	UT_NEW,	    /* connects with the next step */
+	UT_WAITING, /* until `due`: there was no daemon, or the connection was lost */
+	UT_FORKED,  /* a child's copy: like NEW, as soon as there is a record or a registration */
+	UT_OLDER,   /* like NEW, but the daemon is too old to take the program's ring */
+	UT_OFFERED, /* the daemon has the ring; waits for its answers */
+	UT_SOCKET,  /* waits for answers; the daemon does not read the ring */
+	UT_UP,	    /* each event follows its answer, and the daemon reads the ring */
+	UT_SENDS,   /* each event follows its answer, and the ring's records are sent over the socket */
 	UT_CLOSED
 };
 
 enum ut_input {
-	UT_NO_RING,	  /* connected, or the ring is given up: records go over the socket */
-	UT_NEW_RING,	  /* the same, and a ring was requested */
-	UT_OLD_RING,	  /* connected, and there is a ring of the previous connection */
-	UT_READY,	  /* all answers have come */
-	UT_RING_ANSWERED, /* given or refused; if refused, the socket serves */
-	UT_SAME_INDEXES,  /* all answers have come, and the ring's events have their former write_index */
-	UT_ADOPTED,
+	UT_OFFER, /* connected, and the ring is handed over */
+	UT_PLAIN, /* connected without a ring for the daemon */
+	UT_READY, /* all answers have come */
+	UT_REFUSE, /* the daemon does not take the ring */
+	UT_TOO_OLD,
 	UT_WANTED,	/* a caller needs the connection, or `due` has come */
 	UT_TAKEN_AWAY,	/* the program has closed a descriptor of the connection */
 	UT_LOST,	/* the connection ended, or connecting failed */
@@ -64,7 +57,12 @@ enum ut_state ut_next_state(enum ut_state state, enum ut_input input);
 /* Whether there is a connection. */
 static inline int ut_is_connected(enum ut_state state)
 {
-	return state >= UT_ANSWERS && state <= UT_UP;
+	return state >= UT_OFFERED && state <= UT_SENDS;
+}
+
+static inline int ut_is_up(enum ut_state state)
+{
+	return state == UT_UP || state == UT_SENDS;
 }
 
 #endif

@@ -100,27 +100,29 @@ void ut_put_plain(struct ut_out *out, uint32_t msgid, const void *method)
 	end_message(out);
 }
 
-void ut_put_empty_map(struct ut_out *out, uint32_t msgid, const char *method)
+void ut_put_notify(struct ut_out *out, uint32_t msgid)
 {
-	begin_request(out, msgid, method, 1);
+	begin_request(out, msgid, "notify_enablers", 1);
 	put_map(out, 0);
 	end_message(out);
 }
 
-void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size)
+void ut_put_adopt_ring(struct ut_out *out, uint32_t msgid)
 {
-	begin_request(out, msgid, "mmap_ring", 1);
+	begin_request(out, msgid, "adopt_ring", 1);
 	put_map(out, 1);
-	put_str(out, "size");
-	put_uint(out, size);
+	put_str(out, "early");
+	put_uint(out, 1);
 	end_message(out);
 }
 
 void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags,
-		     uint32_t event_id, uint64_t token)
+		     uint32_t event_id, uint64_t token, uint32_t number)
 {
+	const int has_number = number != UINT32_MAX;
+
 	begin_request(out, msgid, "DIAG_IOCSREG", 1);
-	put_map(out, 1 + (flags != 0) + (event_id != 0) + (token != UT_NO_TOKEN));
+	put_map(out, 1 + (flags != 0) + (event_id != 0) + (token != UT_NO_TOKEN) + has_number);
 	put_str(out, "name_args");
 	put_str(out, command);
 	if (flags) {
@@ -134,6 +136,10 @@ void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, ui
 	if (token != UT_NO_TOKEN) {
 		put_str(out, "enable_token");
 		put_uint(out, token);
+	}
+	if (has_number) {
+		put_str(out, "write_index");
+		put_uint(out, number);
 	}
 	end_message(out);
 }

@@ -68,12 +68,12 @@ struct ut_message {
 
 /* A request without params: mmap_status, sync. */
 void ut_put_plain(struct ut_out *out, uint32_t msgid, const void *method);
-/* A request whose only param is an empty map: notify_enablers, adopt_ring. */
-void ut_put_empty_map(struct ut_out *out, uint32_t msgid, const char *method);
-void ut_put_mmap_ring(struct ut_out *out, uint32_t msgid, uint32_t size);
-/* event_id: of an earlier registration; 0: none is needed. token: UT_NO_TOKEN asks for a write index. */
+void ut_put_notify(struct ut_out *out, uint32_t msgid);
+void ut_put_adopt_ring(struct ut_out *out, uint32_t msgid);
+/* event_id: of an earlier registration; 0: none is needed. token: UT_NO_TOKEN asks for a write index. number:
+ * the one wanted; UINT32_MAX: any. */
 void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags,
-		     uint32_t event_id, uint64_t token);
+		     uint32_t event_id, uint64_t token, uint32_t number);
 void ut_put_delete(struct ut_out *out, uint32_t msgid, const void *name);
 /* A request whose only param is a text, or the number of something open. */
 void ut_put_about(struct ut_out *out, uint32_t msgid, const char *method, const char *text);

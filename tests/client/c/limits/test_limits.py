@@ -96,7 +96,7 @@ NO_PROC = "mount -t tmpfs -o size=4k none /proc"
 NO_DEV = "mount -t tmpfs -o size=4k none /dev"
 LOCKED = "setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock"
 LIMITS = {
-    "RLIMIT_FSIZE": [("prlimit --fsize=0", LIFE, STORED)],
+    "RLIMIT_FSIZE below the size of the data ring": [("prlimit --fsize=0", LIFE, COUNTED)],
     "RLIMIT_AS, RLIMIT_DATA": [
         ("prlimit --as=41943040 --data=4194304", LIFE, STORED),
         *((f"prlimit --as={mib << 20}", "ethfs", PERHAPS) for mib in (4, 5, 6, 8)),
@@ -139,6 +139,7 @@ def test_the_program_does_as_without_tracing(
     daemon: DaemonProcess, program: Path, limit: str, way: str
 ) -> None:
     for before, steps, outcome in LIMITS[limit]:
+        by_socket = way == "socket" or "--fsize=0" in before
         old = totals(daemon)
         done = run(program, steps, *shlex.split(before), **of_way(way))
         assert (
@@ -147,9 +148,15 @@ def test_the_program_does_as_without_tracing(
         stored, lost = (new - o for new, o in zip(totals(daemon), old, strict=True))
         is_off = outcome == PERHAPS and "events are off" in done.error
         assert stored + lost == done.emits or is_off, (before, done)
-        assert lost == 0 or outcome != STORED or way == "socket", (before, lost)
+        assert lost == 0 or outcome != STORED or by_socket, (before, lost)
         assert done.peak_kb < 32 << 10, "an arena of malloc is 64 MiB"
-        assert done.waits == 0 or way == "socket" or set("CD") & set(steps), (before, done)
+        # (Of the lock its thread may be waited for, when that has no cpu.)
+        for _ in range(5):
+            if done.waits == 0 or by_socket or set("CD") & set(steps):
+                break
+            done = run(program, steps, *shlex.split(before), **of_way(way))
+        else:
+            pytest.fail(f"an emit waits each time: {before} {done}")
 
 
 @NEEDS_ROOT
@@ -213,14 +220,16 @@ CALLS = {
     "recvfrom": [45], "sendmsg": [46], "recvmsg": [47], "socketpair": [53], "setsockopt": [54], "clone": [56],
     "kill": [62], "fcntl": [72], "readlink readlinkat": [89, 267], "geteuid": [107], "getppid": [110],
     "rt_sigpending": [127], "rt_sigtimedwait": [128], "sigaltstack": [131], "prctl": [157], "gettid": [186],
-    "futex": [202], "tgkill": [234], "waitid": [247], "unshare": [272], "memfd_create": [319],
-    "clone3": [435], "close": [3],
+    "ftruncate": [77], "futex": [202], "tgkill": [234], "waitid": [247], "unshare": [272], "eventfd2": [290],
+    "memfd_create": [319], "clone3": [435], "close": [3],
 }  # fmt: skip
 """System calls of the library, with their numbers on x86-64."""
 OFF_LATER = {"fstat newfstatat", "write"}
 """Without these the client does not know its descriptors, and the program does not print its numbers."""
-OFF_AT_FIRST = OFF_LATER | {"mmap", "mremap", "socket", "connect", "sendto", "recvmsg", "fcntl", "close"}
+OFF_AT_FIRST = OFF_LATER | {"mmap", "mremap", "socket", "connect", "sendmsg", "recvmsg", "fcntl", "close"}
 """Without these there is no connection, or no memory for a record before it: events are off."""
+NO_RING = {"fcntl", "sendmsg", "ftruncate", "eventfd2", "memfd_create"}
+"""Without these the daemon cannot have the ring."""
 OTHERS = {
     "execve", "exit", "exit_group", "brk", "access", "openat", "read", "pread64", "arch_prctl",
     "set_tid_address", "set_robust_list", "rseq", "prlimit64", "getrandom", "wait4", "getrusage",
@@ -247,7 +256,7 @@ def test_a_sandbox_that_refuses_one_call(daemon: DaemonProcess, program: Path, e
             counted = sum(totals(daemon)) - sum(old)
             if way == "ring" and name not in (OFF_AT_FIRST if early else OFF_LATER):
                 assert counted == done.emits, (name, error, done)
-            assert done.waits <= 5 or way == "socket", (name, error, done)
+            assert done.waits <= 5 or way == "socket" or name in NO_RING, (name, error, done)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
@@ -278,7 +287,7 @@ def test_each_call_of_the_library_is_refused_above(
     assert traced.returncode == 3
     found = set(re.findall(r"^\d+ +(\w+)\(", (tmp_path / "calls").read_text(), re.MULTILINE))
     assert found - OTHERS <= {call for name in CALLS for call in name.split()}
-    assert {"recvmsg", "clone3", "sendto"} <= found
+    assert {"recvmsg", "clone3", "sendmsg"} <= found
 
 
 ACTIONS = ("stop", "kill", "stop and kill", "be down")
