@@ -277,7 +277,7 @@ static void settle(struct ut_reg *reg, int (*done)(void *))
 		ut_drive(s, done, reg, began + s->patience);
 	taken = ut_clock_ns() - began;
 	s->patience -= taken < s->patience ? taken : s->patience;
-	if (reg->session && atomic_load(&reg->status) == &ut_pending) { /* until the answer comes */
+	if (reg->session && !done(reg) && atomic_load(&reg->status) == &ut_pending) { /* until the answer comes */
 		const uint8_t *inherited = atomic_load(&reg->inherited);
 
 		ut_reg_point(reg, inherited ? inherited : &ut_off);
