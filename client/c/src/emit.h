@@ -22,7 +22,7 @@ struct utb_reserved {
 };
 
 /* Space for a record of `size` bytes, to be filled and committed at once. NULL: there is none and it is
- * counted, or there is no daemon. May wait for the answer to a registration, within the patience. */
+ * counted, or there is no daemon. May wait as ut_reg_settle does. */
 unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *reserved);
 /* After a failed attempt to reserve at `place`. NULL: counted as lost or refused; or must_settle. */
 unsigned char *ut_emit_fail(struct utb_reserved *reserved, uint32_t size, uint64_t place);

@@ -195,7 +195,8 @@ static int nested(int in_child)
 	struct sigaction action = {.sa_handler = nested_handler, .sa_flags = SA_RESTART | SA_NODEFER};
 
 	if (in_child) {
-		utracefs_flush(20000);
+		while (!utracefs_enabled(&c_count))
+			usleep(1000);
 		kill(stopped, SIGSTOP);
 		if (fork())
 			return wait(NULL) < 0;

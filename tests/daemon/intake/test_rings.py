@@ -9,7 +9,6 @@ import select
 import socket
 import struct
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -67,13 +67,18 @@ int ut_reg_has_ring(const struct ut_reg *reg)
 
 static void count_lost(void *session, uint32_t number)
 {
-	const struct ut_session *s = session;
-	struct ut_reg *reg = ut_reg_of(s, number); /* (none for a refusal) */
+	struct ut_reg *reg = ut_reg_of(session, number); /* (none for a refusal) */
 
-	if (reg && s->parents && !ut_outlets[s->ring].was_read)
-		ut_reg_count_cut_off(reg);
-	else if (reg)
+	if (reg)
 		atomic_fetch_add(&reg->lost, 1);
+}
+
+static void count_cut_off(void *session, uint32_t number)
+{
+	struct ut_reg *reg = ut_reg_of(session, number);
+
+	if (reg)
+		ut_reg_count_cut_off(reg);
 }
 
 void ut_session_give_up(struct ut_session *s, uint32_t *ring, int is_lost)
@@ -81,7 +86,7 @@ void ut_session_give_up(struct ut_session *s, uint32_t *ring, int is_lost)
 	if (!*ring)
 		return;
 	s->bytes_before += ut_ring_position(*ring);
-	ut_ring_give_up(*ring, is_lost ? count_lost : NULL, s);
+	ut_ring_give_up(*ring, !is_lost ? NULL : ut_outlets[*ring].was_read ? count_lost : count_cut_off, s);
 	*ring = 0;
 }
 
@@ -323,8 +328,13 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 		return -EBADF;
 	}
 	if (message->error == ENOMEM && s->settings.ring_bytes > DR_LOW) {
-		s->settings.ring_bytes = DR_LOW; /* the user's share has no room for more */
-		ut_session_give_up(s, &s->ring, 1);
+		/* The user's share has no room for more. What is in the ring is counted as lost in the next one. */
+		uint32_t refused = s->ring;
+
+		s->settings.ring_bytes = DR_LOW;
+		s->ring = 0;
+		make_ring(s, DR_LOW);
+		ut_session_give_up(s, &refused, 1);
 		return -EBADF;
 	}
 	if (message->error) {
