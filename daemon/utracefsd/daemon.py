@@ -223,13 +223,8 @@ class Daemon:
         self.tree = Tree(Parts(self.table, self.instances, self.plugins, self.comms, self._stats_text))
         # Ports are last: from here on requests may come.
         make_port = functools.partial(Port, now_ns=now_ns, before_sending=self.save, faults=self.faults)
-        self.data = make_port(
-            DATA,
-            self._open_data,
-            shares=self.shares,
-            closed=self._data_closed,
-            behind=self.rings.note_behind,
-        )
+        self.data = make_port(DATA, self._open_data, shares=self.shares, closed=self._data_closed)
+        self.data.on_behind(self.rings.note_behind)
         self.tracefs = make_port(TRACEFS, self.open_tracefs, max_connections=MAX_TRACEFS_CONNECTIONS)
         self._handles = itertools.count(1)
         self._taking_in = False

@@ -269,7 +269,7 @@ static void settle(struct ut_reg *reg, int (*done)(void *))
 
 	ut_begin(s, 0);
 	if (done == has_ring && !s->parents && !done(reg)) {
-		/* Its ring needs no daemon: only whether there is one is asked first. */
+		/* First look whether there is a daemon. Its ring needs no answer of that. */
 		ut_step(s, began);
 		ut_hold(s);
 	}

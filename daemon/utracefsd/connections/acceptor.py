@@ -39,7 +39,7 @@ MAX_ARRIVED = 512
 MAX_ARRIVED_IN_ALL = 2 * MAX_ARRIVED
 
 # From this part of them on, forked children of the user's programs wait before they connect (`behind`); below
-# half of that no longer. What is still in the kernel's queue has room behind it.
+# half of that no longer. The kernel's queue has room behind it.
 BEHIND_PART = 4
 
 # Largest part of all descriptors for producers that they may be; a small limit means a small reserve.
@@ -61,8 +61,7 @@ _CAPACITY_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 class Acceptor:
     """The listening side of one port. `epoll` is the port's, and watches the listening socket.
 
-    refuse: called with a socket that exceeds a limit; closes it. behind: called with a user whose waiting
-    sockets become many, and when they are few again.
+    refuse: called with a socket that exceeds a limit; closes it.
     """
 
     def __init__(
@@ -72,16 +71,16 @@ class Acceptor:
         scheduler: FairScheduler,
         shares: Shares,
         refuse: Callable[[socket.socket, int], None],
-        behind: Callable[[int, bool], None],
     ) -> None:
         self._rules = rules
         self._epoll = epoll
         self._scheduler = scheduler
         self._shares = shares
         self._refuse = refuse
-        self._on_behind = behind
+        self.on_behind: Callable[[int, bool], None] = lambda share, is_behind: None
+        """Called with a user whose waiting sockets become many, and when they are few again."""
         self._behind: set[int] = set()
-        """Users for whom that was called."""
+        """Users for whom it was called."""
         self._listener: socket.socket | None = None
         self._arrived: dict[int, deque[socket.socket]] = {}
         """By the user charged for them; no queue is empty."""
@@ -149,7 +148,7 @@ class Acceptor:
         self._number += 1
         if len(arrived) * BEHIND_PART >= most and share not in self._behind:
             self._behind.add(share)
-            self._on_behind(share, True)
+            self.on_behind(share, True)
 
     @property
     def _most(self) -> int:
@@ -168,7 +167,7 @@ class Acceptor:
             del self._arrived[share]
         if share in self._behind and 2 * len(arrived) * BEHIND_PART < self._most:
             self._behind.discard(share)
-            self._on_behind(share, False)
+            self.on_behind(share, False)
         return share, sock
 
     def on_time(self, now_ns: int) -> None:

@@ -101,7 +101,7 @@ class Port:
 
     `shares` counts what each user holds, where that is limited; `max_connections` bounds all connections.
     `before_sending` is called before anything is sent. `closed` is called for each connection that ends;
-    `faults` counts unexpected exceptions. `behind`: see Acceptor.
+    `faults` counts unexpected exceptions.
     """
 
     def __init__(
@@ -116,7 +116,6 @@ class Port:
         before_sending: Callable[[], None] | None = None,
         closed: Callable[[Peer], None] | None = None,
         faults: Faults | None = None,
-        behind: Callable[[int, bool], None] = lambda share, is_behind: None,
     ) -> None:
         self.max_connections = max_connections
         self._rules = rules
@@ -130,7 +129,7 @@ class Port:
         self._faults = Faults() if faults is None else faults
         self._scheduler = FairScheduler()
         self._epoll = select.epoll()
-        self._acceptor = Acceptor(rules, self._epoll, self._scheduler, shares, self._refuse_arrived, behind)
+        self._acceptor = Acceptor(rules, self._epoll, self._scheduler, shares, self._refuse_arrived)
         self._accepted: dict[int, AcceptedConnection] = {}
         self._by_connection: dict[Connection, AcceptedConnection] = {}
         self._ending: set[AcceptedConnection] = set()
@@ -167,6 +166,10 @@ class Port:
     def arrived(self) -> int:
         """Sockets taken from the listening socket's queue that wait for a connection."""
         return len(self._acceptor)
+
+    def on_behind(self, call: Callable[[int, bool], None]) -> None:
+        """Call it with a user whose waiting sockets become many, and when they are few again."""
+        self._acceptor.on_behind = call
 
     def listen(self, sock: socket.socket) -> None:
         """Accept from `sock`, which already listens; the caller closes it after this port."""

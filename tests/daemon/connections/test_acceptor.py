@@ -133,7 +133,8 @@ class TestFloods:
         self, tmp_path: Path, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         told: list[tuple[int, bool]] = []
-        around = Around(tmp_path / "behind", behind=lambda share, is_behind: told.append((share, is_behind)))
+        around = Around(tmp_path / "behind")
+        around.port.on_behind(lambda share, is_behind: told.append((share, is_behind)))
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(around.port, "_admit", lambda most, until_ns: None)

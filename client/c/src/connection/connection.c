@@ -328,7 +328,7 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 		return -EBADF;
 	}
 	if (message->error == ENOMEM && s->settings.ring_bytes > DR_LOW) {
-		/* The user's share has no room for more. What is in the ring is counted as lost in the next one. */
+		/* The user's share has no room for more. Records in this ring are counted as lost in the next one. */
 		uint32_t refused = s->ring;
 
 		s->settings.ring_bytes = DR_LOW;
