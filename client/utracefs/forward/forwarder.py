@@ -132,6 +132,9 @@ class Forwarder:
         self._bell = -1
         """Wakes `run`. No Event: a handler may interrupt its methods, which have a lock then."""
         self.read_over: Final = threading.Event()
+        self._keeps_up = threading.Event()
+        """Not set while much of the ring waits for the reader: sending would keep it from the interpreter."""
+        self._keeps_up.set()
         self._give_up = threading.Event()
         """Set when the time to drain is over."""
         self._fatal: BaseException | None = None
@@ -316,6 +319,10 @@ class Forwarder:
     def _take(self, batch: RingBatch, stream: Stream) -> None:
         """A batch of the ring into the spool."""
         ring = batch.ring
+        if ring.head - ring.position > self._ring_bytes // 4:
+            self._keeps_up.clear()
+        else:
+            self._keeps_up.set()
         for id_, described in stream.described.items():
             if self._described.get(id_) is not described:
                 format = parse_format(described[1])
@@ -395,6 +402,8 @@ class Forwarder:
         is_reported = False
         while not self._give_up.is_set():
             is_last = self.read_over.is_set()
+            if not is_last:
+                self._keeps_up.wait(_LOOK_S)
             batches = self.spool.take(limits, _LOOK_S, at_once=self._is_ending)
             if batches:
                 if not self._deliver(batches):

@@ -52,6 +52,10 @@ BACK_OFF_S: Final = (0.02, 1.0)
 
 _BELLS: Final = 4096
 
+_BATCHES: Final = 16
+_BATCH: Final = 1 << 20
+"""A batch is a sixteenth of the ring, or so many bytes: only the next one frees its space."""
+
 T = TypeVar("T")
 
 
@@ -395,13 +399,13 @@ class Stream:
                 attached.rpc.ask(messages.Ready(attached.handle))
 
     def _batch(self) -> Batch | None:
-        """The present content of the ring, if there are records or losses."""
+        """The next part of the ring, if there are records or losses."""
         while True:
             ring = self._attached.ring if self._attached is not None else self._rest
             if ring is None:
                 return None
             try:
-                is_any = ring.next_batch()
+                is_any = ring.next_batch(most=max(self._attr.size // _BATCHES, _BATCH))
             except ValueError as error:
                 raise OSError(errno.EPROTO, str(error)) from None
             if not is_any:

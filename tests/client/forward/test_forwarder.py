@@ -55,11 +55,14 @@ def forward(directory: Path, tmp_path: Path) -> Forward:
         policy: Policy | None = None,
         tell: Callable[[str], None] = lambda _: None,
         waits: bool = True,
+        ring_bytes: int = forwarder_module.RING_BYTES,
         **options: Any,
     ) -> Iterator[Forwarder]:
         wanted = Wanted(**{"events": ["work*"], "directory": str(directory), **options})
         spool = Spool(tmp_path / "spool", spool_size)
-        made = Forwarder(target, spool, wanted, policy=policy, drain_s=WAIT_S, tell=tell)
+        made = Forwarder(
+            target, spool, wanted, policy=policy, drain_s=WAIT_S, tell=tell, ring_bytes=ring_bytes
+        )
         thread = threading.Thread(target=made.run)
         thread.start()
         try:
@@ -101,6 +104,39 @@ def test_records_arrive(
     assert (
         one.host and one.boot_id and abs(one.unix_offset_ns + one.first_ns - one.clock.unix_ns) < 60 * 10**9
     )
+
+
+def test_sending_waits_while_the_ring_fills(
+    utracefsd: DaemonProcess,
+    forward: Forward,
+    new_session: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would keep the reader from the interpreter: records would be lost that the spool has room for."""
+    monkeypatch.setattr(forwarder_module, "_LOOK_S", 3.0)
+    may_store = threading.Semaphore(1)
+    append = Spool.append
+
+    def held(spool: Spool, batch: Batch) -> bool:
+        assert may_store.acquire(timeout=WAIT_S)
+        return append(spool, batch)
+
+    monkeypatch.setattr(Spool, "append", held)
+    store = Store()
+    with forward(store, ring_bytes=4 << 20, spool_size=64 << 20) as made:
+        session = new_session()
+        emit(session, 0)
+        wait_for(lambda: store.sum == 1, WAIT_S)
+        emit(session, 1)
+        wait_for(lambda: made.status()["records_read"] == 2, WAIT_S)
+        for _ in range(12):
+            emit(session, *range(5000))
+        may_store.release(1 + 5)  # then one of 2.3 MiB is being stored
+        wait_for(lambda: made.status()["records_read"] > 5000, WAIT_S)
+        time.sleep(0.2)
+        assert store.sum <= 2 + 1000, "more than the batch that was waited for"
+        may_store.release(100)
+        wait_for(lambda: store.sum == 60_002, WAIT_S)
 
 
 def test_an_event_with_other_fields(

@@ -120,6 +120,20 @@ def test_batches_and_columns(session: Session, attach: Attach) -> None:
             list(batch)
 
 
+def test_a_batch_is_a_part_of_the_ring(session: Session, attach: Attach) -> None:
+    """Only the next one frees its space, so the rest must hold what comes while it is processed."""
+    with attach(["one"], ring_bytes=4 << 20) as stream:
+        for begin in range(0, 40_000, 4000):
+            emit(session, "one", *range(begin, begin + 4000))
+        batches = stream.batches()
+        numbers: list[int] = []
+        while len(numbers) < 40_000:
+            more = [record.fields["a"] for record in next(batches)]
+            assert len(more) * 40 <= 1 << 20
+            numbers += more
+    assert numbers == list(range(40_000))
+
+
 def test_a_filter(session: Session, attach: Attach) -> None:
     with attach(filter='a >= 5 && s != "s6"') as stream:
         emit(session, "ev", *range(8))
