@@ -257,7 +257,7 @@ class Attached:
             self.opened[event] = attrs.evolve(one, format=again)
 
     def _pages(self) -> int:
-        """Size of the next ring, which gets all its memory with the first sample: smaller for more events."""
+        """Size of the next ring, which gets its memory in its first lap: smaller for more events."""
         attr = self._attr
         if attr.data_pages or not (attr.sample_period or attr.sample_freq):
             return attr.data_pages

@@ -64,7 +64,7 @@ cdef class PerfSink:
     sample_period: Records per sample; 0: count only. Settable (ioctl PERIOD).
     sample_freq: Desired samples per second, reached by adapting the period; 0: fixed period. Settable.
     fd: memfd of the ring (sealed against resizing), owned by the sink until it is taken, metadata page first;
-        -1 without ring. Its data pages get memory with the first sample, since most of thousands of events
+        -1 without ring. Its data pages get memory as samples come, since most of thousands of events
         never have one.
     """
 
