@@ -264,9 +264,11 @@ static int any_fd(void)
 static long bpf_call(unsigned command)
 {
 	static const uint32_t sizes[] = {0, 1, 4, 4, 4, 8, 8, 13, 72, 300, 4096, 70000, -1u};
-	static const uint32_t flags[] = {BPF_F_NO_PREALLOC, BPF_F_RDONLY, BPF_F_WRONLY, BPF_F_RDONLY_PROG, BPF_F_MMAPABLE};
+	static const uint32_t flags[] = {BPF_F_NO_PREALLOC, BPF_F_RDONLY, BPF_F_WRONLY, BPF_F_RDONLY_PROG,
+					 BPF_F_MMAPABLE};
 	static uint8_t key[1 << 17], value[1 << 23];
 	struct bpf_insn in[MOST + 20] = {0};
+	unsigned words = below(8) ? sizeof(union bpf_attr) / 8 : below(sizeof(union bpf_attr) / 8);
 	union bpf_attr attr;
 
 	for (size_t i = 0; i < sizeof(attr) / 4; i++)
@@ -298,12 +300,12 @@ static long bpf_call(unsigned command)
 		attr.key = pointer(key);
 		attr.value = pointer(value);
 	}
-	return syscall(SYS_bpf, command, below(64) ? &attr : NULL, below(8) ? sizeof(attr) : 8 * below(sizeof(attr) / 8));
+	return syscall(SYS_bpf, command, below(64) ? &attr : NULL, 8 * words);
 }
 
 static long perf_call(void)
 {
-	struct perf_event_attr attr = {.type = below(8), .size = sizeof(attr), .config = below(12), .freq = any() & 1};
+	struct perf_event_attr attr = {.type = below(8), .config = below(12), .freq = any() & 1};
 
 	if (below(2)) {
 		attr.type = PERF_TYPE_SOFTWARE;

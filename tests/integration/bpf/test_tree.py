@@ -63,7 +63,7 @@ for path in ("", "/events", "/events/user_events/bt_two", "/events/user_events/b
         kind = "d" if os.path.isdir(root + path) else "f" if os.stat(root + path) else ""
     except FileNotFoundError:
         kind = "-"
-    print(path, kind, os.access(root + path, os.R_OK), os.access(root + path, os.W_OK))
+    print(path, kind, os.access(root + path, os.R_OK, effective_ids=True), os.access(root + path, os.W_OK))
 for name in ("fopen", "fopen64"):
     call = getattr(libc, name)
     call.restype = ctypes.c_void_p

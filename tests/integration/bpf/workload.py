@@ -89,7 +89,7 @@ PROGRAMS: Final = {
         "tracepoint:user_events:bt_begin { @start[tid] = nsecs; }"
         " tracepoint:user_events:bt_end /@start[tid]/ { @ms = max((nsecs - @start[tid]) / 1000000);"
         " delete(@start[tid]); }",
-        "^@ms: [2-9][0-9]$",
+        "^@ms: ([2-9][0-9]|[1-9][0-9]{2})$",
     ),
     "delete, clear, print, time": Program(
         REQUEST

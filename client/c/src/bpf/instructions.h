@@ -45,9 +45,9 @@ ALU(RSH, BPF_RSH, 0, a >> (b & (8 * sizeof(u) - 1)))
 ALU(ARSH, BPF_ARSH, 0, (s)a >> (b & (8 * sizeof(u) - 1)))
 ALU(MOV, BPF_MOV, 0, b)
 /* Several at once, between which nothing comes back from memory: an address on the stack; the steps of
- * bpftrace's logarithm, `D = 1; if (r > IMM) goto +1; D = 0; D <<= IMM; r >>= D`, and its last, `if (D > IMM) goto +1;
- * r = IMM`, with no jump that a processor cannot predict. Jumps may lead into the middle: the others are there,
- * too. */
+ * bpftrace's logarithm, `D = 1; if (r > IMM) goto +1; D = 0; D <<= IMM; r >>= D`, all that follow for one r;
+ * and its last, `if (D > IMM) goto +1; r = IMM`, with no jump that a processor cannot predict. Jumps may lead
+ * into the middle: the others are there, too. */
 OP(MOV_ADD, BPF_ALU64 | BPF_MOV | BPF_X, FUSED, { x++; D = r[x[-1].src] + (uint64_t)(int64_t)IMM; NEXT; })
 OP(LOG2_STEPS, BPF_ALU64 | BPF_MOV | BPF_K, FUSED, {
 	const void *const place = x->label;

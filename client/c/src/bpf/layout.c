@@ -74,7 +74,7 @@ static const struct type {
 } types[] = {
 	{"u8", "unsigned char", 1, 0}, {"s8", "char", 1, BTF_INT_SIGNED}, {"u16", "unsigned short", 2, 0},
 	{"s16", "short", 2, BTF_INT_SIGNED}, {"u32", "unsigned int", 4, 0}, {"s32", "int", 4, BTF_INT_SIGNED},
-	{"u64", "unsigned long", 8, 0}, {"s64", "long", 8, BTF_INT_SIGNED}, {"_Bool", "_Bool", 1, BTF_INT_BOOL},
+	{"u64", "unsigned long", 8, 0}, {"s64", "long", 8, BTF_INT_SIGNED}, {"bool", "_Bool", 1, BTF_INT_BOOL},
 };
 enum { NR_TYPES = sizeof(types) / sizeof(types[0]) };
 

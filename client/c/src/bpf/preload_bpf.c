@@ -269,8 +269,8 @@ enum { NEEDS_KEY = 1, NEEDS_VALUE = 2 };
 #define NO_PINS "pinned maps and programs do not exist here: they live as long as this process"
 
 /* kind: of the file whose descriptor is the first member of all these structs. Where there is no function:
- * the error, and why if that is news. What is not here is -EINVAL, and tools do without: links (they attach by
- * ioctl), a program's BTF, batches. */
+ * the error, and why if that is news. Other commands are -EINVAL, and tools do without them: links (they
+ * attach by ioctl), a program's BTF, batches. */
 static const struct command {
 	long (*run)(struct bpf_file *file, union bpf_attr *attr);
 	enum kind kind;
@@ -316,7 +316,8 @@ static long bpf_command(unsigned number, union bpf_attr *attr)
 static long open_probe(const struct perf_event_attr *attr, pid_t pid, int cpu)
 {
 	const int is_clock = attr->type == PERF_TYPE_SOFTWARE;
-	const uint64_t period = attr->freq && attr->sample_freq ? 1000000000u / attr->sample_freq : attr->sample_period;
+	const uint64_t period = attr->freq && attr->sample_freq ? 1000000000u / attr->sample_freq
+								: attr->sample_period;
 	char event[sizeof(((struct bp_probe *)NULL)->event)] = "";
 	struct bp_probe *probe;
 
@@ -365,9 +366,10 @@ static long open_event(const struct perf_event_attr *attr, pid_t pid, int cpu)
 static long control(struct bpf_file *file, unsigned long request, void *argument)
 {
 	const int is_enabled = request == PERF_EVENT_IOC_ENABLE;
-	struct bpf_file *program = request == PERF_EVENT_IOC_SET_BPF ? file_of((int)(intptr_t)argument, PROGRAM) : NULL;
+	struct bpf_file *program;
 
 	if (request == PERF_EVENT_IOC_SET_BPF) {
+		program = file_of((int)(intptr_t)argument, PROGRAM);
 		if (file->kind == OUTPUT || !program)
 			return -EINVAL;
 		if (file->probe->program)

@@ -39,8 +39,8 @@ struct bp_probe {
 struct bp_probe *bp_probe_new(const char *event);
 void bp_probe_free(struct bp_probe *probe);
 void bp_probe_attach(struct bp_probe *probe, struct bp_program *program);
-/* Starts the thread; before it disables the probe, it processes the records that were emitted until now. 0, or
- * -errno: no daemon. */
+/* Starts the thread; before it disables the probe, it processes the records that were emitted until now. 0,
+ * or -errno: no daemon. */
 int bp_probe_enable(struct bp_probe *probe, int is_enabled);
 
 /* For recordings, in place of the tool's wait, when it has read all output: runs programs on some records.

@@ -272,7 +272,8 @@ static int glob_events(const char *pattern, const char *inside, glob_t *found)
 			continue;
 		*event++ = '\0';
 		if (!fnmatch(system, line, 0) && !fnmatch(name, event, 0) &&
-		    asprintf(path, "%.*sevents/%s/%s%s", (int)(inside - pattern), pattern, line, event, inside + behind) > 0)
+		    asprintf(path, "%.*sevents/%s/%s%s", (int)(inside - pattern), pattern, line, event,
+			     inside + behind) > 0)
 			path++;
 	}
 	free(data);
@@ -312,6 +313,9 @@ OF_PATH(FILE *, fopen, (const char *path, const char *mode), NULL, strpbrk(mode,
 ALIAS(FILE *, fopen64, fopen, (const char *path, const char *mode))
 OF_PATH(int, access, (const char *path, int mode), -1, BY_MODE,
 	ut_system_call(SYS_faccessat, AT_FDCWD, (long)path, mode, 0, 0, 0))
+/* libbpf since 1.4, of its types. */
+OF_PATH(int, faccessat, (int folder, const char *path, int mode, int flags), -1, BY_MODE,
+	ut_system_call(flags ? SYS_faccessat2 : SYS_faccessat, folder, (long)path, mode, flags, 0, 0))
 OF_PATH(int, stat, (const char *path, struct stat *found), -1, LOOKS,
 	ut_system_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)found, 0, 0, 0))
 ALIAS(int, stat64, stat, (const char *path, struct stat *found))

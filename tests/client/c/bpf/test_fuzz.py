@@ -1,4 +1,4 @@
-"""Random and changed programs, and random calls, under sanitizers; `make -C client/c fuzz` takes ten minutes."""
+"""Random and changed programs, random calls, under sanitizers; `make -C client/c fuzz` takes ten minutes."""
 
 from __future__ import annotations
 
