@@ -160,6 +160,7 @@ def _guarded(run: Callable[[], Any]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
+        drop_unwritten(at_once=True)
         return 130
     except SystemExit:  # click's, for the next one
         return 0

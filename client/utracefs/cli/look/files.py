@@ -31,6 +31,7 @@ from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.tracefs import ONE_LINE
+from utracefs_protocol.terminal import drop_unwritten
 from utracefs_protocol.text import bytes_of
 
 _PIECE_BYTES = 1 << 16
@@ -244,18 +245,22 @@ def _print_records(tree: Tracefs, path: str, end: _End) -> None:
 
 @contextlib.contextmanager
 def _ended_by_signals(after_s: float | None = None) -> Iterator[_End]:
-    """Ctrl-C, SIGTERM and the end of its time end a stream without an error."""
+    """Ctrl-C, SIGTERM and the end of its time end a stream without an error, also where its reader takes
+    nothing."""
     end = _End()
     taken = [signal.SIGTERM, signal.SIGALRM]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as with `&` in a script
         taken.append(signal.SIGINT)
-    with contextlib.suppress(KeyboardInterrupt), handling(end, *taken):
-        try:
-            if after_s is not None:
-                signal.setitimer(signal.ITIMER_REAL, after_s)
-            yield end
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        with handling(end, *taken):
+            try:
+                if after_s is not None:
+                    signal.setitimer(signal.ITIMER_REAL, after_s)
+                yield end
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        drop_unwritten(at_once=True)
 
 
 @click.command(context_settings=COMMAND_SETTINGS)

@@ -1,8 +1,12 @@
 """`utracefs stream --json` and `export --live`: lines of a stream, and what they do not disturb."""
 
+import fcntl
 import json
+import re
 import signal
 import subprocess
+import sys
+import termios
 
 import pytest
 
@@ -27,6 +31,43 @@ def test_lines(traced: Cli, eventually: Eventually) -> None:
     assert [(line["name"], line["fields"]["status"]) for line in lines] == [("web", 503), ("web_later", 507)]
     out, error = interrupt(process)
     assert (process.returncode, out, error) == (0, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("stream --json -e web", signal.SIGINT),
+        ("stream --json -e web --duration 6", None),
+        ("export --live -e web", signal.SIGTERM),
+        ("cat trace_pipe", signal.SIGINT),
+        ("cat trace_pipe", signal.SIGTERM),
+    ],
+)
+def test_a_reader_that_takes_nothing_does_not_keep_it(
+    traced: Cli, eventually: Eventually, words: str, number: signal.Signals | None
+) -> None:
+    """Some MB for a full pipe, then a signal, or the end of its time."""
+    traced.run("reg", "web u32 status; char[1000] text")
+    if words[0] == "c":
+        traced.run("enable", "web")
+    process = traced.start(*words.split())
+    consumer = "ftrace" if words[0] == "c" else "other"
+    eventually(lambda: f"web # Used by {consumer}" in status(traced), "it began")
+    program = (
+        "import utracefs; e = utracefs.event('web u32 status; char[1000] text')\n"
+        "for n in range(1000): e.emit(n, 'x' * 999)\nutracefs.flush(60)"
+    )
+    subprocess.run([sys.executable, "-c", program], env=traced.env, check=True)
+    assert process.stdout is not None and process.stderr is not None
+    pipe = process.stdout
+    eventually(
+        lambda: int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"1234"), "little") > 1 << 15, "full"
+    )
+    if number:
+        process.send_signal(number)
+    assert process.wait(60) == 0
+    if words[0] != "c":
+        assert re.search(rb"not printed when it ended: \d+ more", process.stderr.read())
 
 
 def test_it_says_what_it_waits_for(traced: Cli) -> None:
