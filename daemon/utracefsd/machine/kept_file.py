@@ -16,7 +16,7 @@ from utracefsd.machine import disk
 _OF_THE_FILE = frozenset(
     (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EFBIG)
 )
-"""Errors of a file that is missing, or is none of ours. Others (EMFILE, ENOMEM, EIO) may be gone at the next
+"""Errors of a file that is missing, or is not a daemon's. Others (EMFILE, ENOMEM, EIO) may be gone at the next
 start, and say nothing about its contents."""
 
 
