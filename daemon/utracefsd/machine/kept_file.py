@@ -16,8 +16,8 @@ from utracefsd.machine import disk
 _OF_THE_FILE = frozenset(
     (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EFBIG)
 )
-"""Errors of a file that is missing, or is not a daemon's. Others (EMFILE, ENOMEM, EIO) may be gone at the next
-start, and say nothing about its contents."""
+"""Errors of a file that is missing, or is not a daemon's. Others (EMFILE, ENOMEM, EIO) say nothing about its
+contents, and may be gone at the next start."""
 
 
 class UnreadableError(Exception):

@@ -73,7 +73,7 @@ def test_rates_that_are_known(traced: Cli, load: Load) -> None:
 
 
 def test_losses_before_the_beginning_are_none_of_its(traced: Cli, eventually: Eventually) -> None:
-    """Of an event whose first record comes later; and of its own consumer's time, all."""
+    """The event's first record comes later."""
     traced.run("reg", "ev u32 n")
     traced.run("enable", "ev")
     program = "import utracefs\nevent = utracefs.event('ev u32 n')\nevent.emit(%s)\nutracefs.flush(60)"
