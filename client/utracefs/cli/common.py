@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import attrs
 import click
@@ -36,6 +36,7 @@ from utracefs.tree.event_names import (
 from utracefs.tree.runtime_dir import candidates
 from utracefs_protocol.events.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
+from utracefs_protocol.terminal import discard
 from utracefs_protocol.text import bytes_of, seconds_of, text_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -457,9 +458,46 @@ def handling(call: Callable[[int, FrameType | None], object], *numbers: int) -> 
         yield
 
 
-@contextlib.contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """A list that is empty until SIGINT or SIGTERM."""
-    numbers: list[int] = []
-    with handling(lambda number, _frame: numbers.append(number), signal.SIGINT, signal.SIGTERM):
-        yield numbers
+_LAST_S: Final = 1.0
+"""Time for a reader to take the rest of a piece at the end."""
+
+
+class Stopping:
+    """SIGINT, SIGTERM and the end of its time end a loop that writes, between two pieces; but by
+    KeyboardInterrupt one whose reader does not take it in time, or at a second signal. A context manager."""
+
+    def __init__(self, after_s: float | None) -> None:
+        self.has_come = False
+        self.is_cut_off = False
+        self._is_writing = False
+        self._after_s = after_s
+        self._handling = handling(self._stop, signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+
+    def __enter__(self) -> Self:
+        self._handling.__enter__()
+        if self._after_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, max(self._after_s, 1e-6), _LAST_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._handling.__exit__(None, None, None)
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        if not self.has_come:
+            self.has_come = True
+            signal.setitimer(signal.ITIMER_REAL, _LAST_S, _LAST_S)
+        elif self._is_writing:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def writing(self, out: IO[bytes]) -> Iterator[None]:
+        """For writing a piece. `is_cut_off` afterwards: its rest, and all that follows, is discarded."""
+        self._is_writing = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.is_cut_off = True
+            discard(out)
+        finally:
+            self._is_writing = False

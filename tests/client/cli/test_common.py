@@ -1,6 +1,7 @@
 """Shared parts of the commands: words for events, statistics, output."""
 
 import json
+import os
 import signal
 import subprocess
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.client.cli.kit import Cli
-from utracefs.cli import Failure
+from utracefs.cli import Failure, common
 from utracefs.cli.common import (
     HELLO_S,
     EventPattern,
@@ -150,3 +151,28 @@ def test_what_is_no_duration(cli: Cli, seconds: str) -> None:
 def test_durations_have_units() -> None:
     for text, seconds in (("2", 2), ("0.5s", 0.5), ("10m", 600), ("2h", 7200), ("1d", 86400)):
         assert hist.make_context("hist", ["--duration", text, "web"]).params["duration_s"] == seconds
+
+
+@pytest.mark.parametrize("after_s", [0.05, None])
+def test_stopping(monkeypatch: pytest.MonkeyPatch, after_s: float | None) -> None:
+    """A reader that takes nothing gets no more; one that takes all gets the whole piece."""
+    monkeypatch.setattr(common, "_LAST_S", 0.05)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+    r, w = os.pipe()
+    with open(r, "rb") as reader, open(w, "wb") as out:
+        with common.Stopping(after_s) as stopped:
+            if after_s is None:
+                os.kill(os.getpid(), signal.SIGTERM)
+            with stopped.writing(out):
+                out.write(b"x" * 10)
+                out.flush()
+            assert (stopped.is_cut_off, reader.read(10)) == (False, b"x" * 10)
+            with stopped.writing(out):
+                out.write(bytes(1 << 20))
+            assert stopped.has_come and stopped.is_cut_off
+            with stopped.writing(out):
+                out.write(bytes(1 << 20))
+        out.close()
+        assert len(reader.read()) < 1 << 18
+    after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+    assert after == before

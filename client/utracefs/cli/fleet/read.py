@@ -3,14 +3,13 @@
 import fnmatch
 import json
 import sys
-import time
 from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO, Final
 
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
-from utracefs.cli.common import EventPattern, duration_option, stop_signals, tell
+from utracefs.cli.common import EventPattern, Stopping, duration_option, tell
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.fleet.buckets import Fleet
 from utracefs.forward.nats_messages import Arrived, Reader
@@ -90,13 +89,13 @@ def _read(
     last = int(state["last_seq"])
     hosts = set()
     count = lost = unknown = 0
-    with stop_signals() as stopped, Reader(jetstream, name, after=0 if is_stored else last) as reader:
-        end = None if duration_s is None else time.monotonic() + duration_s
+    with Stopping(duration_s) as stopped, Reader(jetstream, name, after=0 if is_stored else last) as reader:
         at = int(state["first_seq"]) - 1 if is_stored else 0
-        while not stopped and (end is None or time.monotonic() < end) and not (is_stored and at >= last):
+        while not stopped.has_come and not (is_stored and at >= last):
             arrived = reader.next(_LOOK_S)
             if arrived is None:
-                out.flush()
+                with stopped.writing(out):
+                    out.flush()
                 if is_stored and not reader.pending:
                     break
                 continue
@@ -104,14 +103,16 @@ def _read(
             if not fnmatch.fnmatchcase(arrived.host, host):
                 continue
             hosts.add(arrived.host)
-            for line in _lines(arrived, events):
-                out.write(line)
-                count += 1
+            with stopped.writing(out):
+                for line in _lines(arrived, events):
+                    out.write(line)
+                    count += 1
             for loss in arrived.losses:
                 if _selects(events, loss.event):
                     lost += loss.count or 0
                     unknown += loss.count is None
-        out.flush()
+        with stopped.writing(out):
+            out.flush()
     missing = unknown + sum(reader.vanished.values())
     tell(
         f"{count} records of {len(hosts)} hosts, {lost} reported as lost"

@@ -5,13 +5,11 @@ Losses are printed where they were noticed, as in a file: {"lost": N}. Records a
 is too slow loses some, and gets their number.
 """
 
-import contextlib
-import signal
-from collections.abc import Collection, Iterator
-from typing import BinaryIO, Final, Self
+from collections.abc import Collection
+from typing import BinaryIO, Final
 
 import utracefs
-from utracefs.cli.common import connect, handling, tell, tell_absent
+from utracefs.cli.common import Stopping, connect, tell, tell_absent
 from utracefs.cli.filter_errors import check_syntax
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.losses import Losing
@@ -19,49 +17,10 @@ from utracefs.cli.run.page_stream import fitting_ring_bytes
 from utracefs.export import Exported
 from utracefs.export._json_text import JsonText
 from utracefs.tree.event_names import ALL_USER_EVENTS
-from utracefs_protocol.terminal import discard
 
 _PIECE_BYTES: Final = 64 << 10
 _LOOK_S: Final = 0.2
 """Maximum delay of records below the watermark."""
-_LAST_S: Final = 1.0
-"""Time for a reader to take the rest of a batch at the end."""
-
-
-class _Stop:
-    """SIGINT, SIGTERM and the end of its time: between two batches, but by KeyboardInterrupt while one is
-    written whose reader does not take it in time, or at a second signal. A context manager."""
-
-    def __init__(self, after_s: float | None) -> None:
-        self.has_come = False
-        self._is_writing = False
-        self._after_s = after_s
-        self._handling = handling(self._stop, signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-
-    def __enter__(self) -> Self:
-        self._handling.__enter__()
-        if self._after_s is not None:
-            signal.setitimer(signal.ITIMER_REAL, max(self._after_s, 1e-6), _LAST_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        self._handling.__exit__(None, None, None)
-
-    def _stop(self, _number: int, _frame: object) -> None:
-        if not self.has_come:
-            self.has_come = True
-            signal.setitimer(signal.ITIMER_REAL, _LAST_S, _LAST_S)
-        elif self._is_writing:
-            raise KeyboardInterrupt
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        self._is_writing = True
-        try:
-            yield
-        finally:
-            self._is_writing = False
 
 
 def write_live(
@@ -88,7 +47,7 @@ def write_live(
         "live", ("before they were printed", "a faster reader, or UTRACEFS_RING_KB=65536 for the program")
     )
     with (
-        _Stop(duration_s) as stopped,
+        Stopping(duration_s) as stopped,
         utracefs.attach(
             list(events) or [ALL_USER_EVENTS],
             filter=filter,
@@ -108,18 +67,17 @@ def write_live(
                 records = batch.records(release=True)
                 text = JsonText(records)
                 missing = sum(batch.lost.values())
-                try:
-                    with stopped.writing():
-                        while piece := text.read(_PIECE_BYTES):
-                            out.write(piece)
-                        # Flush each batch: the reader of a pipe waits for lines, not for full buffers.
-                        if missing > records.lost:  # behind the last record
-                            out.write(b'{"lost":%d}\n' % (missing - records.lost))
-                        out.flush()
-                    count += records.count
-                except KeyboardInterrupt:
-                    discard(out)
+                with stopped.writing(out):
+                    while piece := text.read(_PIECE_BYTES):
+                        out.write(piece)
+                    # Flush each batch: the reader of a pipe waits for lines, not for full buffers.
+                    if missing > records.lost:  # behind the last record
+                        out.write(b'{"lost":%d}\n' % (missing - records.lost))
+                    out.flush()
+                if stopped.is_cut_off:
                     unprinted = records.count
+                else:
+                    count += records.count
                 lost += max(missing, records.lost)
                 losing.look(count + lost, {"before they were printed": lost})
                 if stopped.has_come:
