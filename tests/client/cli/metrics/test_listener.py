@@ -222,6 +222,19 @@ def test_the_command(traced: Cli, daemon: object, home: Path, number: signal.Sig
     assert not (home / "m").exists()
 
 
+def test_a_signal_between_accept_and_the_clients_thread(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Listener, "process_request", lambda *_: signal.raise_signal(signal.SIGTERM))
+
+    @contextlib.contextmanager
+    def with_a_client(address: Address) -> Iterator[socket.socket]:
+        with listening(address) as sock, socket.socket(socket.AF_UNIX) as client:
+            client.connect(f"{home}/s")
+            yield sock
+
+    monkeypatch.setattr(listener, "listening", with_a_client)
+    listener.serve(parse_address(f"unix:{home}/s"), Metrics)
+
+
 def test_without_a_daemon_it_serves(cli: Cli, home: Path) -> None:
     process = cli.start("metrics", "--listen", "127.0.0.1:0")
     try:
