@@ -182,24 +182,6 @@ def test_restarts_are_counted(folder: Path) -> None:
     finish(again)
 
 
-def test_records_of_before_and_after_are_together(folder: Path) -> None:
-    daemon = daemon_in(folder)
-    register(daemon, b"a u32 n")
-    write(daemon, b"events/enable", b"1")
-    for life in range(4):
-        event = daemon.table.get(b"user_events", b"a")
-        assert event is not None
-        emit(event, life)
-        assert event.tracepoint.emitted == 1, "numbers of events begin anew"
-        die(daemon)
-        daemon = daemon_in(folder)
-    lines = read(daemon, b"trace").splitlines()
-    assert [line.rpartition(b"n=")[2] for line in lines if b"n=" in line] == [
-        b"0x%x (%d)" % (n, n) for n in range(4)
-    ]
-    finish(daemon)
-
-
 INSTANCE_FILES = [
     b"buffer_size_kb",
     b"buffer_subbuf_size_kb",
@@ -437,31 +419,6 @@ def test_two_hundred_instances_are_written_only_where_something_changed(folder: 
     assert read(new, b"instances/x7/set_event") == b"user_events:e0\n"
     assert sum(len(instance.events) for instance in new.instances) == 1
     finish(new)
-
-
-def test_events_of_programs_have_a_grace_time(folder: Path) -> None:
-    clock = Clock()
-    old = daemon_in(folder, clock)
-    for command in (b"back", b"away", b"watched"):
-        register(old, command)
-    old.table.register(CommandString.parse(b"kept"), REG_PERSIST, privileged=True)
-    write(old, b"events/user_events/watched/enable", b"1")
-    die(old)
-    new = daemon_in(folder, clock)
-    assert new.next_deadline_ns() == clock.now + GRACE_NS
-    back = register(new, b"back")
-    clock.now += GRACE_NS - 1
-    new.on_time(clock.now)
-    assert len(new.table) == 4
-    clock.now += 1
-    new.on_time(clock.now)
-    assert [event.name for event in new.table.events()] == [b"back", b"watched", b"kept"]
-    assert back.references == 1
-    assert new.next_deadline_ns() is None
-    die(new)
-    last = daemon_in(folder, clock)
-    assert len(last.table) == 3
-    finish(last)
 
 
 def test_without_anything_to_wait_for_there_is_no_timer(folder: Path) -> None:

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 from tests.soak.attacks import sockets
 from tests.soak.attacks.descriptors import KINDS, Descriptors
-from tests.soak.house import ROOT, House, own_time_s
+from tests.soak.house import ROOT, House
 from tests.soak.judging import (
     Line,
     Told,
@@ -223,16 +222,6 @@ def test_nothing_is_found_where_nothing_is(house: House) -> None:
     assert not judges(house)
 
 
-def test_a_daemon_that_does_not_answer(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(House.tree, "__defaults__", (0.2,))
-    house.signal(signal.SIGSTOP)
-    with pytest.raises(Found):
-        house.probe("what was done")
-    assert judges(house) == ["latency"]
-    assert "what was done" in house.report.findings[0].text
-    assert "Current thread" in house.report.findings[0].text, "its stack"
-
-
 def test_a_daemon_that_is_gone(house: House) -> None:
     house.signal(signal.SIGKILL)
     assert house.process is not None
@@ -240,65 +229,6 @@ def test_a_daemon_that_is_gone(house: House) -> None:
     with pytest.raises(Found):
         house.probe()
     assert judges(house) == ["alive"]
-
-
-def test_a_daemon_that_grows(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.soak.house.OWN_MEMORY_MIB", -1.0)
-    with pytest.raises(Found):
-        house.probe()
-    assert judges(house) == ["memory"]
-
-
-def test_descriptors_that_do_not_come_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.soak.house.IDLE_BOUND_S", 0.1)
-    with house.tree() as tree:
-        tree.read_file("tracing_on")
-        house.judge_rest()
-    assert judges(house) == ["descriptors"]
-
-
-def test_a_daemon_without_a_cpu_has_its_time_later(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.soak.house.IDLE_BOUND_S", 0.0)
-    looks: list[int] = []
-    with house.tree() as tree:
-        tree.read_file("tracing_on")
-
-        def own_time_s(pid: int) -> float:
-            looks.append(pid)
-            if len(looks) == 5:
-                tree.close()
-            return 0.0
-
-        monkeypatch.setattr("tests.soak.house.own_time_s", own_time_s)
-        house.judge_rest()
-    assert len(looks) >= 5
-    assert not judges(house)
-
-
-def test_a_stopped_daemon_has_no_excuse(house: House) -> None:
-    house.signal(signal.SIGSTOP)
-    os.waitpid(house.pid, os.WUNTRACED)
-    own_s, begin_s = own_time_s(house.pid), time.monotonic()
-    end_s, own_end_s = time.monotonic(), own_time_s(house.pid)
-    house.signal(signal.SIGCONT)
-    assert own_end_s - own_s >= end_s - begin_s - 1e-6
-
-
-def test_a_daemon_that_does_not_rest(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.soak.house.IDLE_BOUND_S", 0.1)
-    program = (
-        "import sys, utracefs.tree.tracefs\n"
-        "tree = utracefs.tree.tracefs.Tracefs(sys.argv[1])\n"
-        "print(flush=True)\n"
-        "while True: tree.read_file('tracing_on')\n"
-    )
-    asking = [sys.executable, "-c", program, house.directory]
-    with subprocess.Popen(asking, cwd=ROOT, stdout=subprocess.PIPE) as busy:
-        assert busy.stdout is not None
-        busy.stdout.readline()
-        house.judge_rest()
-        busy.kill()
-    assert "idle" in judges(house)
 
 
 def test_the_log_and_leftovers(house: House) -> None:

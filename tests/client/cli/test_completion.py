@@ -96,9 +96,7 @@ def test_commands_to_run(cli: Cli) -> None:
 LINES = [
     "record -e x -f s",
     "hist x s",
-    "hist x",
     "enable x",
-    "record -e x",
     "cat tr",
     "record -k m",
     "instance remove x",

@@ -93,11 +93,7 @@ def test_record(traced: Cli) -> None:
 
 WORDS = [
     ["status"],
-    ["list"],
     ["enable", "ev"],
-    ["disable", "ev"],
-    ["cat", "trace"],
-    ["write", "trace", "x"],
     ["ls"],
     ["stream"],
     ["record", "--keep"],

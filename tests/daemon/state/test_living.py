@@ -91,27 +91,6 @@ def test_nothing_is_written_when_nothing_changes(folder: Path) -> None:
     finish(daemon)
 
 
-def test_a_freed_snapshot_and_thread_groups(folder: Path) -> None:
-    """The trigger of the first needs no snapshot again; the second are in `trace`, also of ended threads."""
-    daemon = daemon_in(folder)
-    event = register(daemon, b"a u32 n")
-    write(daemon, b"options/record-tgid", b"1")
-    write(daemon, b"events/user_events/a/enable", b"1")
-    emit(event, 1)
-    daemon.comms.wrote(os.getpid(), os.getpid())
-    daemon.comms.remember(os.getpid())
-    daemon.comms.wrote(os.getpid(), os.getpid())
-    write(daemon, b"events/user_events/a/trigger", b"snapshot")
-    write(daemon, b"snapshot", b"0")
-    before = [read(daemon, name) for name in (b"snapshot", b"saved_tgids")]
-    daemon.save()
-    die(daemon)
-    new = daemon_in(folder)
-    assert [read(new, name) for name in (b"snapshot", b"saved_tgids")] == before
-    assert b"freed" in before[0] and before[1] == b"%d %d\n" % (os.getpid(), os.getpid())
-    finish(new)
-
-
 LONG = b" || ".join(b"n == %d" % n for n in range(300))
 FULL = "free some, or mount a larger one"
 BEHIND = "had no room to write down"

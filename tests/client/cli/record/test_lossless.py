@@ -110,7 +110,7 @@ def test_nobody_waits_for_what_does_not_run(
 ) -> None:
     recorder = traced.start("record", "-o", "s.dat", "--lossless-ms", "300")
     eventually(traced.standing, "it records")
-    running = Popen([program, "30000000"], env=traced.env, stdout=subprocess.PIPE)
+    running = Popen([program, "10000000"], env=traced.env, stdout=subprocess.PIPE)
     time.sleep(0.3)
     (recorder if who == "recorder" else daemon).send_signal(how)
     begin = time.monotonic()
