@@ -297,17 +297,6 @@ def test_trace_pipe_and_trace(daemon: DaemonProcess, program: Program) -> None:
             assert lost > 0
 
 
-def test_a_killed_producer(
-    daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path
-) -> None:
-    recording = Recording(daemon, eventually, tmp_path / "out.dat", "-b", "16384")
-    program.run("while not event: pass")
-    program.run("emit(30000, 40)")
-    program.end(kill=True)
-    kept, lost = recording.end()
-    assert kept + lost == program.emitted
-
-
 def test_records_that_are_refused_were_not_emitted(
     daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path
 ) -> None:

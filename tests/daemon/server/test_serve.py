@@ -227,28 +227,6 @@ class TestTheWayOfARecord:
             await deleting.call("DIAG_IOCSREG", {"name_args": "kept u32 n", "flags": 1})
             deleting.close()
 
-    async def test_an_event_is_removed_with_its_last_reference(self, daemon: Running) -> None:
-        producer, tree = await daemon.data(), await daemon.tree()
-        await producer.call("DIAG_IOCSREG", {"name_args": "short u32 n"})
-        producer.close()
-        table = daemon.serving.daemon.table
-
-        async def gone() -> bool:
-            return len(table) == 0  # no client acts: the daemon's own timer does it
-
-        await until(gone)
-        assert await tree.call("read_file", "user_events_status") == b"\nActive: 0\nBusy: 0\n"
-
-    async def test_refused_records_are_reported_once_a_second(self, daemon: Running) -> None:
-        producer = await daemon.data()
-        await producer.send(record(1, write_index=5) * 3)
-        first = await producer.message()
-        assert first[1:] == ["write_error", [errno.ENOENT, 5, 3]]
-        began = trio.current_time()
-        await producer.send(record(1, write_index=5) * 2)
-        assert (await producer.message())[1:] == ["write_error", [errno.ENOENT, 5, 2]]
-        assert trio.current_time() - began > 0.9
-
 
 class TestReadsThatWait:
     async def test_for_a_record(self, daemon: Running) -> None:

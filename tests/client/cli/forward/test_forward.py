@@ -1,9 +1,8 @@
-"""`utracefs forward` as a process: options, signals, kill -9 of it and of the daemon, a full disk."""
+"""`utracefs forward` as a process: options, signals, kill -9 of it and of the daemon."""
 
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import subprocess
 from collections import Counter
@@ -158,34 +157,6 @@ def test_kill(with_target: Cli, target: Path, eventually: Eventually) -> None:
     interrupt(process)
     assert losses(target) == {}
     assert len({forwarder for forwarder, _ in arrived(target)}) == 1
-
-
-def test_two_on_one_spool(with_target: Cli, target: Path, eventually: Eventually) -> None:
-    process = begin(with_target, target, eventually)
-    error = with_target.fails("forward", f"lines:{target}", "--spool", "spool")
-    assert "spool: another forwarder uses this spool; give each one its own" in error
-    other = with_target.start("forward", f"lines:{target}2", "-e", "web*", "--spool", "spool2")
-    eventually(lambda: (with_target.home / "spool2/status.json").exists(), "it runs")
-    eventually(lambda: json.loads((with_target.home / "spool2/status.json").read_text())["attached"], "so")
-    with_target.run("emit", "web u32 status", "1")
-    interrupt(process)
-    interrupt(other)
-    assert records(target) == records(Path(f"{target}2")) == 1
-
-
-def test_a_failing_disk(with_target: Cli, target: Path, eventually: Eventually) -> None:
-    process = begin(with_target, target, eventually)
-    limits = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
-    for _ in range(3):
-        with_target.run("emit", "web u32 status", "1")
-    said = wait_for_status(process, b"last_error: spool: disk I/O error")
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
-    with_target.run("emit", "web u32 status", "1")
-    eventually(lambda: records(target) + losses(target).total() == 4, "all are accounted for")
-    _, error = interrupt(process)
-    assert (said + error).count(b"utracefs: records are lost: spool: disk I/O error\n") == 1
-    assert losses(target).keys() == {("user_events:web", "spool")}
 
 
 def wait_for_status(process: subprocess.Popen[bytes], text: bytes) -> bytes:
