@@ -137,22 +137,12 @@ def test_every_command_preloads(words: list[str], traced: Cli) -> None:
     traced.env.pop("LD_PRELOAD", None)
     script = ["sh", "-c", 'echo "LD_PRELOAD=$LD_PRELOAD"']
     assert f"LD_PRELOAD={c_client.preload_library()}\n" in traced.out(*words, *script)
-    assert "LD_PRELOAD=\n" in traced.out(*words[:-1], "--no-preload", "--", *script)
 
 
-PYTHON = """
-import utracefs
-event = utracefs.event("ticks u32 n")
-bool(event)
-for n in range(1000):
-    event.emit(n)
-"""
-
-
-@pytest.mark.parametrize("option", [[], ["--no-preload"]])
-def test_a_python_program_is_recorded_as_before(option: list[str], cli: Cli) -> None:
-    done = cli.run("record", *option, "--", sys.executable, "-c", PYTHON)
-    assert b": 1000 records, " in done.stderr and b"nothing lost" in done.stderr, done.stderr
+def test_no_preload(traced: Cli) -> None:
+    traced.env.pop("LD_PRELOAD", None)
+    words = ["record", "--no-preload", "--", "sh", "-c", 'echo "LD_PRELOAD=$LD_PRELOAD"']
+    assert "LD_PRELOAD=\n" in traced.out(*words)
 
 
 @pytest.fixture
