@@ -35,11 +35,11 @@ cdef class DataRing:
     cdef bint has_lost                  # its producer counted losses since this was last set to False
     cdef uint64_t narrow_until          # by Intake.narrow
     # By Intake.skip: where the last skip ended, the tail at the last look and when it was another one, and
-    # whether the ring takes more memory since then than it needs when it is quiet.
+    # how many skips are due that give memory back: two after a flood.
     cdef uint64_t skipped_to
     cdef uint64_t seen_tail
     cdef uint64_t active_ns
-    cdef bint is_large
+    cdef int nr_due
     cdef uint64_t known_since           # when they were last checked
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot

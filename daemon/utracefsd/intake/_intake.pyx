@@ -90,6 +90,7 @@ cdef class Intake:
     cdef readonly int nr_narrow     # rings that have less than their size
     cdef bint may_tsc
     cdef public bint clock_jumped
+    cdef bint has_given_back        # in this call
     cdef tsc_clock clock
     cdef uint64_t told_rate         # of the clock, to all rings
     cdef Journal journal
@@ -169,7 +170,7 @@ cdef class Intake:
         cdef PyObject **heads
         cdef uint64_t now, until, waiting = 0
         cdef bint is_round = budget < 1 << 62, is_half_full = False
-        self.has_more = self.is_behind = False
+        self.has_more = self.is_behind = self.has_given_back = False
         self.look_at_clock()    # before any ring, so that all rings are read up to this moment
         if n == 0:
             return 0
@@ -280,37 +281,38 @@ cdef class Intake:
         ("Memory" in data_ring.h)."""
         cdef uint64_t tail = ring.c.tail
         cdef uint32_t size = ring.c.ring.size, bytes
-        cdef bint is_quiet, gives_back
+        cdef bint gives_back
         if size < 2 * DR_LOW or ring.c.withheld or ring.corrupt:
             return 0
         if tail != ring.seen_tail:
             ring.seen_tail = tail
             ring.active_ns = now
             if tail - ring.skipped_to > LARGE_BYTES:
-                ring.is_large = True
-        is_quiet = ring.is_large and now - ring.active_ns >= QUIET_NS
-        if is_quiet:
-            ring.is_large = False   # one attempt: what prevents it now may do so for long
+                ring.nr_due = 2
+        # That takes the kernel some milliseconds, so one ring at a time.
+        gives_back = ring.nr_due and now - ring.active_ns >= QUIET_NS and not self.has_given_back
         bytes = dr_skip_bytes(&ring.c, tail)
-        gives_back = bytes > size - DR_LOW
-        if tail != ring.c.head or (gives_back and not is_quiet):
+        if not gives_back and ((tail + bytes) & (size - 1) or ring.nr_due == 1):
+            return 0
+        if gives_back:
+            ring.nr_due -= 1    # also in vain: what prevents it now may do so for long
+        if tail != ring.c.head:
             return 0
         jr_done(ring.slot, tail | JR_SKIPPING)
         if dr_skip(&ring.c, bytes):
             if gives_back:
+                self.has_given_back = True
                 ring.punch(tail, bytes)
-            elif is_quiet:
-                ring.is_large = True    # in the next call
             ring.skipped_to = ring.seen_tail = ring.c.tail
         jr_done(ring.slot, ring.c.tail)
         return ring.publish()
 
     @property
     def has_large(self) -> bool:
-        """A ring takes more memory than it needs: call take_in again in QUIET_NS."""
+        """A ring takes the memory of a flood: call take_in again and again until it has given that back."""
         cdef DataRing ring
         for ring in self.rings:
-            if ring.is_large:
+            if ring.nr_due:
                 return True
         return False
 

@@ -7,7 +7,7 @@ one epoll(7) descriptor on which the edge waits. The record path itself is compi
 Use by the edge (server/serve.py):
 
     asleep ── doorbell ──> awake: every POLL_S a `round`; no doorbells, except where a ring fills
-      ^                      │      (asleep with `has_large`: a `round` in QUIET_S)
+      ^                      │      (asleep with `has_large`: a `round` every GIVE_BACK_S)
       └── want_wakeup(True), once more a `round`: nothing ── after LINGER_ROUNDS rounds without a record
 
 With a journal, a daemon that adopts a ring knows how far a killed daemon had consumed it
@@ -70,8 +70,8 @@ LINGER_ROUNDS = 10
 # Records per round, at most some milliseconds; then other tasks run.
 ROUND_RECORDS = 50_000
 
-# How long a ring is quiet before the memory of a flood is given back.
-QUIET_S = 1.0
+# Time between rounds, if there are no others, until the memory of a flood is given back.
+GIVE_BACK_S = 0.1
 
 # The part of a ring that counts in its user's share: what it takes but in a flood. The memory is the program's,
 # which writes to it first.
@@ -562,7 +562,7 @@ class Rings:
 
     @property
     def has_large(self) -> bool:
-        """A ring takes the memory of a flood; `take_in` gives it back once the ring was quiet for QUIET_S."""
+        """A ring takes the memory of a flood; `take_in` gives it back when it was quiet for a second."""
         return self._intake.has_large
 
     @property

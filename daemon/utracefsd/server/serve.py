@@ -33,7 +33,7 @@ import trio
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.daemon_log import daemon_log
-from utracefsd.intake.rings import LINGER_ROUNDS, QUIET_S, ROUND_RECORDS, Rings
+from utracefsd.intake.rings import GIVE_BACK_S, LINGER_ROUNDS, ROUND_RECORDS, Rings
 from utracefsd.machine import collector
 from utracefsd.server import runtime, sd_notify
 from utracefsd.server.fd_store import FdStore, take_stored
@@ -208,12 +208,12 @@ class Server:
     async def rings(self, rings: Rings) -> None:
         """Take in the records that producers commit to their data rings.
 
-        Asleep there is no timer, except once after a flood: the first record rings a doorbell. Awake there
-        are no doorbells, except where a ring fills; a round follows every `poll_s`, until LINGER_ROUNDS
+        Asleep there is no timer, except for a second after a flood: the first record rings a doorbell. Awake
+        there are no doorbells, except where a ring fills; a round follows every `poll_s`, until LINGER_ROUNDS
         rounds were empty.
         """
         while True:
-            with trio.move_on_after(QUIET_S if rings.has_large else math.inf) as sleep:
+            with trio.move_on_after(GIVE_BACK_S if rings.has_large else math.inf) as sleep:
                 await trio.lowlevel.wait_readable(rings.fileno())
             if sleep.cancelled_caught:
                 self._round(rings)  # gives memory back; producers still ring their doorbells

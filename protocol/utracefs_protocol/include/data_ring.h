@@ -65,13 +65,15 @@
  *
  *     place of head     the daemon moves it              why
  *     DR_LOW and more   to the beginning of the area     short bursts use the same DR_LOW bytes each time
- *     any other         by size - DR_ROOM                when the ring has been quiet for a second after a
- *                                                        flood: gives the memory of that space back (a
- *                                                        hole in the file) before tail follows
+ *     any other         by half of the area              to give back the memory of a flood
+ *
+ * (Not in the last DR_END bytes.) When a ring has been quiet for a second after a flood, the daemon skips
+ * twice, one of each, and gives the memory of that space back (a hole in the file) before tail follows.
  *
  * dr_skip_bytes has this as a function of tail alone. Until tail follows, producers have the rest of the
- * area: at least DR_ROOM bytes, for some nanoseconds, or a millisecond while memory is given back. A producer
- * with an older head fails its compare-and-swap and looks again. In a closed ring the daemon's own one fails.
+ * area: at least DR_LOW bytes, for some nanoseconds, or two milliseconds while memory is given back. A
+ * producer with an older head fails its compare-and-swap and looks again. In a closed ring the daemon's own
+ * one fails.
  *
  * A daemon that is killed before tail follows leaves zeros at tail and a head behind them, like a producer
  * that has not stored its length yet; its journal tells the next daemon that it was about to skip
@@ -172,7 +174,7 @@
 /* See "Memory" above. Tests have smaller ones. */
 #ifndef DR_LOW
 #define DR_LOW (1u << 20)
-#define DR_ROOM (512u << 10)
+#define DR_END (512u << 10)
 #endif
 /* A producer rings the doorbell when it makes a ring fuller than this, or than half. */
 #define DR_MUCH (512u << 10)

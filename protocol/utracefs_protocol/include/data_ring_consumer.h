@@ -141,13 +141,13 @@ static inline void dr_publish(struct dr_consumer *c)
 	}
 }
 
-/* How far an empty ring skips from `position` ("Memory" in data_ring.h). More than size - DR_LOW: only to
+/* How far an empty ring skips from `position` ("Memory" in data_ring.h): to a lap's beginning, or else to
  * give memory back. Needs a size of at least 2 * DR_LOW. */
 static inline uint32_t dr_skip_bytes(const struct dr_consumer *c, uint64_t position)
 {
 	uint32_t left = c->ring.size - (uint32_t)(position & (c->ring.size - 1));
 
-	return left >= DR_ROOM && left <= c->ring.size - DR_LOW ? left : c->ring.size - DR_ROOM;
+	return left >= DR_END && left <= c->ring.size - DR_LOW ? left : c->ring.size / 2;
 }
 
 /* Moves head and the consumer's tail by that; dr_publish then stores tail. 0: the ring is not empty, or
@@ -167,7 +167,7 @@ static inline int dr_skip(struct dr_consumer *c, uint32_t bytes)
  *
  * If it had not moved head yet, producers have reserved what is there, and each record begins with a word
  * that is not zero. All of it is zero only if each of these producers was stopped between its
- * compare-and-swap and its next instruction: eight at least, since it is DR_ROOM bytes or more. */
+ * compare-and-swap and its next instruction: eight at least, since it is DR_END bytes or more. */
 static inline uint64_t dr_skipped(const struct dr_consumer *c, uint64_t from)
 {
 	uint32_t bytes = dr_skip_bytes(c, from);

@@ -96,7 +96,7 @@ static int skip(struct dr_consumer *c, int fd)
 	if (size < 2 * DR_LOW)
 		return 0;
 	bytes = dr_skip_bytes(c, at);
-	if ((bytes > size - DR_LOW && skips % 3) || !dr_skip(c, bytes))
+	if ((((at + bytes) & (size - 1)) && skips % 3) || !dr_skip(c, bytes))
 		return 0;
 	if (++skips % 3 == 1) {
 		if (first > bytes)

@@ -48,7 +48,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("ring"), "-O1", "-g", "-fsanitize=address,undefined")
 
 
-SMALL = ("-DDR_LOW=16384u", "-DDR_ROOM=8192u")
+SMALL = ("-DDR_LOW=16384u", "-DDR_END=8192u")
 """A ring of 64 KiB skips."""
 
 
