@@ -114,6 +114,35 @@ def test_a_flood_gives_its_memory_back(now: int) -> None:
     assert not any(producer.memory[DATA : DATA + ring.size])
 
 
+def test_a_round_gives_back_the_memory_of_one_ring(now: int) -> None:
+    """The kernel takes milliseconds for that, and requests wait."""
+    _machine.simulate(now)
+    world = World(0)
+    table = IndexTable()
+    rings = [DataRing.create(table, os.getpid(), 4 * MIB) for _ in range(3)]
+    for ring in rings:
+        world.intake.add(ring)
+        producer = Producer(ring)
+        for _ in range(2):
+            flood(producer, 0)
+            world.intake.take_in()
+        producer.close()
+    for _ in range(2):
+        _machine.simulate(now := now + QUIET_NS // 5)
+        world.intake.take_in()
+    _machine.simulate(now + QUIET_NS)
+    before = [memory_of(ring) for ring in rings]
+    rounds = 0
+    while world.intake.has_large:
+        world.intake.take_in()
+        after = [memory_of(ring) for ring in rings]
+        assert sum(new != old for new, old in zip(after, before, strict=True)) == 1
+        before = after
+        rounds += 1
+    assert rounds == 2 * len(rings)
+    assert max(before) < MIB
+
+
 def test_a_ring_that_is_in_use_is_left_alone(now: int) -> None:
     world, ring, producer = large(now)
     for n in range(20):
