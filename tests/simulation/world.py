@@ -162,7 +162,7 @@ class World:
         self._after: Callable[[Model], object] | None = None
         self._grace_ends = 0
         self._has_looked = False
-        """At all that this daemon has taken over."""
+        """The model was compared with all that this daemon has taken over."""
         self._asked: Answers | None = None
         """It has a request without an answer."""
         self._grave = os.memfd_create(GRAVE)
@@ -546,7 +546,7 @@ class World:
         return True
 
     def _of_user(self, program: Program, number: Callable[[Program], int]) -> int:
-        """What the other programs of its user have, who is not root."""
+        """The sum over the other programs of its user, who is not root."""
         others = (p for p in self.programs if p is not program and p.uid == program.uid != 0)
         return sum(map(number, others))
 
@@ -927,7 +927,7 @@ class World:
         self._start()
 
     def _back(self, which: int, how: int, *_: int) -> None:
-        """Programs find the next daemon, one or all of them: register as before, and hand their rings over."""
+        """One program finds the next daemon, or all do: they register again, and hand their rings over."""
         program = self._pick(which, connected=False)
         for one in list(self.programs) if how % 3 else [program]:
             if one is not None and not one.connected:

@@ -524,8 +524,8 @@ int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 	return error;
 }
 
-/* Or cannot: there is no connection, and none is being made. A daemon that has the ring needs the registrations,
- * and finds both also when this process has ended. */
+/* Or cannot: there is no connection, and none is being made. A daemon that has the ring needs the
+ * registrations, and finds both also when this process has ended. */
 static int has_sent_all(void *session)
 {
 	struct ut_session *s = session;

@@ -73,8 +73,8 @@ ROUND_RECORDS = 50_000
 # Time between rounds, if there are no others, until the memory of a flood is given back.
 GIVE_BACK_S = 0.1
 
-# The part of a ring that counts in its user's share: what it takes but in a flood. The memory is the program's,
-# which writes to it first.
+# The part of a ring that counts in its user's share: what it takes but in a flood. The memory is the
+# program's, which writes to it first.
 _COUNTED_PART = 16
 
 

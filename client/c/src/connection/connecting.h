@@ -13,8 +13,8 @@ void ut_choose_directories(char directories[2][UT_DIRECTORY], const char *direct
 /* A connected socket, or -errno: of several errors the first other than "there is nothing". name: of
  * the socket. */
 int ut_connect(const char directories[2][UT_DIRECTORY], const char *name);
-/* recv(2) without waiting: the bytes, 0 at the end, or -errno; -EMFILE: of the descriptors beside them not all
- * were received. They are in `fds`, which the caller then owns. */
+/* recv(2) without waiting: the bytes, 0 at the end, or -errno; -EMFILE: not all descriptors beside them were
+ * received. They are in `fds`, which the caller then owns. */
 #define UT_MOST_FDS 3
 struct ut_fds {
 	int fds[UT_MOST_FDS];

@@ -135,8 +135,9 @@ static _Atomic uint32_t *behind_of(const struct ut_session *s)
 }
 
 /* A descriptor, or -errno. -EAGAIN: the daemon's queue has no room for a connection, or the daemon might
- * refuse it. A child does not try then: it may end before it knows, and the records in its ring would be in no
- * number; without a connection it counts them in its parent's ring. (One that lives on tries all the same.) */
+ * refuse it. A child does not try then: it may end before it knows, and the records in its ring would be in
+ * no number; without a connection it counts them in its parent's ring. (One that lives on tries all the
+ * same.) */
 static int try_to_connect(struct ut_session *s, uint64_t now)
 {
 	_Atomic uint32_t *behind = behind_of(s);
