@@ -78,3 +78,31 @@ def test_children_in_a_row_beside_a_stopped_daemon(work: Work, monkeypatch: pyte
     assert recorded + lost == 300
     assert recorded > 100 < lost
     assert float(took) < 40, "150 that wait would take 300 s"
+
+
+def test_children_of_a_program_whose_user_has_many_connections_that_wait(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do not connect: `behind` of the parent's ring, as the daemon sets it, and the children's own bit."""
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "2")
+    said = work.run(
+        """
+        import ctypes
+        with open("/proc/self/maps") as lines:
+            maps = [line.split() for line in lines if "utracefs-data-ring" in line]
+        start = min(int(line[0].split("-")[0], 16) for line in maps if line[2] == "00000000")
+        behind = ctypes.c_uint32.from_address(start + 284)
+        def has_waited():
+            pid = os.fork()
+            if not pid:
+                begin = time.monotonic()
+                event.emit(1, 0)
+                os._exit(time.monotonic() - begin > 1.5)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        for word in (1, 3, 2, 0):
+            behind.value = word
+            print(has_waited(), behind.value)
+        """
+    )
+    assert said.splitlines() == ["1 3", "0 3", "0 0", "0 0"]
+    assert counts(work, 4) == (2, 2)
