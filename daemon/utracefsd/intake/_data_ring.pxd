@@ -40,6 +40,7 @@ cdef class DataRing:
     cdef uint64_t seen_tail
     cdef uint64_t active_ns
     cdef int nr_due
+    cdef bint is_giving_back            # a thread does; until it has ended tail stays in front of that space
     cdef uint64_t known_since           # when they were last checked
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
@@ -57,5 +58,4 @@ cdef class DataRing:
     cdef int note_counted(self, uint32_t i, uint32_t n) except -1
     cdef int add_marks(self, uint64_t position, dict missing, dict counts) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
-    cdef void punch(self, uint64_t position, uint32_t bytes) noexcept
     cdef void ask_names(self) noexcept

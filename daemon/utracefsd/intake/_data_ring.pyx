@@ -38,7 +38,7 @@ from posix.unistd cimport close as close_fd
 from utracefs_protocol.pages.data_ring cimport *
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
-from utracefsd.intake._writers cimport Writers
+from utracefsd.intake._writers cimport Lookups, Writers
 
 from utracefsd.intake._writers import AllWriters
 from utracefsd.machine import disk
@@ -244,7 +244,8 @@ cdef class DataRing:
     cdef int publish(self) except -1:
         """Give the consumed space back to the producers, and take their counts of losses."""
         cdef uint64_t full_at = self.c.published + self.c.ring.size
-        dr_publish(&self.c)
+        if not self.is_giving_back:
+            dr_publish(&self.c)
         if dr_take_lost(&self.c):
             self.has_lost = self.has_unfolded = True
         if self.has_unfolded:
@@ -255,17 +256,18 @@ cdef class DataRing:
                 self.fold_lost(min(full_at, dr_head(&self.c)))
         return 0
 
-    cdef void punch(self, uint64_t position, uint32_t bytes) noexcept:
+    def give_back(self, uint64_t position, uint32_t bytes, Lookups user not None) -> None:
         """Give back the memory of so many bytes that are zero and belong to the daemon. If the kernel cannot,
-        they stay."""
+        they stay. In a thread, since the producer can hold the lock of its file for as long as it likes: with
+        a write from memory that its own file system does not deliver."""
         cdef uint32_t place = position & (self.c.ring.size - 1)
         cdef uint32_t first = min(bytes, self.c.ring.size - place)
-        # (Not madvise(2), which waits for a userfaultfd of this process.)
-        fallocate(self.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, DR_HEADER_BYTES + place, first)
-        if first < bytes:
-            fallocate(
-                self.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, DR_HEADER_BYTES, bytes - first
-            )
+        cdef int fd = self.fd, mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+        with nogil:
+            fallocate(fd, mode, DR_HEADER_BYTES + place, first)
+            if first < bytes:
+                fallocate(fd, mode, DR_HEADER_BYTES, bytes - first)
+        self.is_giving_back = user.is_giving_back = False
 
     cdef bint has_lost_of_unknown(self) noexcept:
         """Whether there are losses of an event that is not registered yet."""

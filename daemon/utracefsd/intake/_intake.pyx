@@ -20,6 +20,7 @@ Single-threaded, with the GIL.
 """
 
 import errno
+from collections.abc import Callable
 
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -27,6 +28,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport PyObject
 from libc.stdint cimport UINT64_MAX, int32_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC
+from posix.unistd cimport usleep
 
 from utracefs_protocol.pages.data_ring cimport *
 from utracefs_protocol.pages.record cimport Record
@@ -36,7 +38,7 @@ from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_deferred, nr_deferred
 from utracefsd.intake._data_ring cimport DataRing
 from utracefsd.intake._journal cimport Journal
-from utracefsd.intake._writers cimport KNOWN_TIDS
+from utracefsd.intake._writers cimport KNOWN_TIDS, Lookups
 from utracefsd.intake.journal cimport JR_JUDGED, JR_SKIPPING, jr_done, jr_has_taken, jr_slot
 from utracefsd.machine._machine cimport both_clocks, clock_ns
 from utracefsd.machine.tsc_clock cimport (
@@ -68,6 +70,12 @@ cdef enum:
     KNOWN_NS = 1000000000
     # Producers get a rate of the TSC again when it changed by more than 1 ppm: 2^11 of some 2^31.
     RATE_BITS = 11
+    # A ring that is removed waits so long for a thread that takes two milliseconds.
+    GIVING_BACK_MS = 20
+
+
+def _here(function, arguments):
+    function(*arguments)
 
 
 @cython.final
@@ -76,6 +84,7 @@ cdef class Intake:
 
     tsc: Producers may stamp with the time stamp counter. False where the counter is not trusted.
     journal: Has the previous daemon's clock, and keeps this one's for the next.
+    in_thread: Calls a function with arguments, which may take long.
     looked_ns: CLOCK_MONOTONIC of the last take_in: records before it have been taken in.
     clock_jumped: Counter and clock diverged since this was last set to False.
     """
@@ -90,16 +99,19 @@ cdef class Intake:
     cdef readonly int nr_narrow     # rings that have less than their size
     cdef bint may_tsc
     cdef public bint clock_jumped
-    cdef bint has_given_back        # in this call
+    cdef object in_thread           # calls a function with arguments
     cdef tsc_clock clock
     cdef uint64_t told_rate         # of the clock, to all rings
     cdef Journal journal
 
-    def __init__(self, int nr_cpus, bint tsc=False, Journal journal=None):
+    def __init__(
+        self, int nr_cpus, bint tsc=False, Journal journal=None, in_thread: Callable[..., object] = _here
+    ):
         self.rings = []
         self.nr_cpus = nr_cpus
         self.may_tsc = tsc
         self.journal = journal
+        self.in_thread = in_thread
         if journal is not None:
             journal.resume_clock(&self.clock)
         self.together = WHOLE_BYTES
@@ -148,7 +160,12 @@ cdef class Intake:
         daemon: the counts of this one may be written down already."""
         self.rings.remove(ring)
         ring.c.withheld = 0
-        dr_publish(&ring.c)
+        for _ in range(GIVING_BACK_MS):
+            if ring.is_giving_back:
+                with nogil:
+                    usleep(1000)
+        if not ring.is_giving_back:
+            dr_publish(&ring.c)
         ring.mark_lost(UINT64_MAX)  # its last losses come before any next record
 
     def want_wakeup(self, bint wanted) -> None:
@@ -170,7 +187,7 @@ cdef class Intake:
         cdef PyObject **heads
         cdef uint64_t now, until, waiting = 0
         cdef bint is_round = budget < 1 << 62, is_half_full = False
-        self.has_more = self.is_behind = self.has_given_back = False
+        self.has_more = self.is_behind = False
         self.look_at_clock()    # before any ring, so that all rings are read up to this moment
         if n == 0:
             return 0
@@ -282,15 +299,16 @@ cdef class Intake:
         cdef uint64_t tail = ring.c.tail
         cdef uint32_t size = ring.c.ring.size, bytes
         cdef bint gives_back
-        if size < 2 * DR_LOW or ring.c.withheld or ring.corrupt:
+        cdef Lookups user = ring.writers.lookups
+        if size < 2 * DR_LOW or ring.c.withheld or ring.corrupt or ring.is_giving_back:
             return 0
         if tail != ring.seen_tail:
             ring.seen_tail = tail
             ring.active_ns = now
             if tail - ring.skipped_to > LARGE_BYTES:
                 ring.nr_due = 2
-        # That takes the kernel some milliseconds, so one ring at a time.
-        gives_back = ring.nr_due and now - ring.active_ns >= QUIET_NS and not self.has_given_back
+        # (One ring of a user at a time, since a thread may hang in that.)
+        gives_back = ring.nr_due and now - ring.active_ns >= QUIET_NS and not user.is_giving_back
         bytes = dr_skip_bytes(&ring.c, tail)
         if not gives_back and ((tail + bytes) & (size - 1) or ring.nr_due == 1):
             return 0
@@ -301,8 +319,11 @@ cdef class Intake:
         jr_done(ring.slot, tail | JR_SKIPPING)
         if dr_skip(&ring.c, bytes):
             if gives_back:
-                self.has_given_back = True
-                ring.punch(tail, bytes)
+                ring.is_giving_back = user.is_giving_back = True
+                try:
+                    self.in_thread(ring.give_back, (tail, bytes, user))
+                except RuntimeError:    # no more threads
+                    ring.is_giving_back = user.is_giving_back = False
             ring.skipped_to = ring.seen_tail = ring.c.tail
         jr_done(ring.slot, ring.c.tail)
         return ring.publish()
@@ -312,7 +333,7 @@ cdef class Intake:
         """A ring takes the memory of a flood: call take_in again and again until it has given that back."""
         cdef DataRing ring
         for ring in self.rings:
-            if ring.nr_due:
+            if ring.nr_due or ring.is_giving_back:
                 return True
         return False
 

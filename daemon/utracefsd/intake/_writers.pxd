@@ -10,6 +10,8 @@ cdef class Lookups:
     cdef uint64_t since
     # The ring whose known threads were checked longest ago, in this round.
     cdef object stalest
+    # A thread gives back the memory of one of its rings.
+    cdef bint is_giving_back
 
     cdef bint take(self, uint64_t now) noexcept
 

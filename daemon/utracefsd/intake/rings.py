@@ -33,6 +33,7 @@ Producers may stamp records with the time stamp counter while the kernel takes t
 counter and clock diverge, the daemon asks the kernel again.
 """
 
+import _thread
 import errno
 import os
 import select
@@ -215,7 +216,7 @@ class Rings:
         """By user: rings without a place in the store; no entry is empty."""
         self._missing: dict[Key, KnownRing] = {}
         """Rings that are lost, or may be: `gathering` no longer waits for them."""
-        self._intake = Intake(nr_cpus, tsc.trusted(), journal)
+        self._intake = Intake(nr_cpus, tsc.trusted(), journal, _thread.start_new_thread)
         self._journal = journal
         self._handing_over = False
         self._shares = services.shares

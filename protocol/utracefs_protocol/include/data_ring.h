@@ -71,7 +71,8 @@
  * twice, one of each, and gives the memory of that space back (a hole in the file) before tail follows.
  *
  * dr_skip_bytes has this as a function of tail alone. Until tail follows, producers have the rest of the
- * area: at least DR_LOW bytes, for some nanoseconds, or two milliseconds while memory is given back. A
+ * area: at least DR_LOW bytes, for some nanoseconds, or until the daemon's next look while a thread of it
+ * gives memory back: that takes two milliseconds, or as long as the program holds the lock of its file. A
  * producer with an older head fails its compare-and-swap and looks again. In a closed ring the daemon's own
  * one fails.
  *

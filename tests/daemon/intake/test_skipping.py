@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,8 @@ from tests.daemon.intake.test_journal import World as JournalWorld
 from tests.daemon.stepping import stepping
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._intake import Intake
+from utracefsd.intake._writers import AllWriters
 from utracefsd.machine import _machine
 
 MIB = 1 << 20
@@ -114,33 +117,61 @@ def test_a_flood_gives_its_memory_back(now: int) -> None:
     assert not any(producer.memory[DATA : DATA + ring.size])
 
 
-def test_a_round_gives_back_the_memory_of_one_ring(now: int) -> None:
-    """The kernel takes milliseconds for that, and requests wait."""
+def test_a_program_that_holds_the_lock_of_its_memory_delays_only_itself(now: int) -> None:
+    """By a write from memory that its own file system does not deliver; punching a hole waits for that."""
     _machine.simulate(now)
+    hanging: list[tuple[Callable[..., None], tuple[object, ...]]] = []
     world = World(0)
-    table = IndexTable()
+    world.intake = Intake(1, in_thread=lambda *call: hanging.append(call))
+    table, of_one_user = IndexTable(), AllWriters()
+    table.append(world.seen.tracepoint)
     rings = [DataRing.create(table, os.getpid(), 4 * MIB) for _ in range(3)]
-    for ring in rings:
+    producers = [Producer(ring) for ring in rings]
+    for ring in rings[:2]:
+        ring.writers = of_one_user.of(os.getpid())
+    for ring, producer in zip(rings, producers, strict=True):
         world.intake.add(ring)
-        producer = Producer(ring)
-        for _ in range(2):
-            flood(producer, 0)
-            world.intake.take_in()
-        producer.close()
-    for _ in range(2):
-        _machine.simulate(now := now + QUIET_NS // 5)
+        producer.emit(0, number(0) + bytes(60_000), 1)
+        flood(producer, 0)
+        take_in(world)
+    _machine.simulate(now := now + QUIET_NS // 5)
+    world.intake.take_in()
+    _machine.simulate(now + 2 * QUIET_NS)
+    taken = [ring.taken for ring in rings]
+    for _ in range(3):
         world.intake.take_in()
-    _machine.simulate(now + QUIET_NS)
-    before = [memory_of(ring) for ring in rings]
-    rounds = 0
+    assert len(hanging) == 2, "one of each user"
+    for ring, producer, before in zip(rings, producers, taken, strict=True):
+        assert (producer.u64(HEAD) > producer.u64(TAIL)) == (ring is not rings[1])
+        for n in range(9):
+            assert producer.emit(0, number(n) + bytes(60_000), 1)
+        take_in(world)
+        assert ring.taken == before + 9
+    while hanging:
+        assert world.intake.has_large
+        function, arguments = hanging.pop(0)
+        function(*arguments)
+        world.intake.take_in()
+        _machine.simulate(now := now + 3 * QUIET_NS)
+        world.intake.take_in()
+    assert not world.intake.has_large
+    assert [producer.u64(HEAD) - producer.u64(TAIL) for producer in producers] == [0, 0, 0]
+    assert not any(any(producer.memory[DATA : DATA + 4 * MIB]) for producer in producers)
+    for producer in producers:
+        producer.close()
+
+
+def test_without_threads_the_memory_stays(now: int) -> None:
+    world, ring, producer = large(now, 4 * MIB)
+    world.intake = Intake(1, in_thread=Mock(side_effect=RuntimeError))
+    world.intake.add(ring)
+    flood(producer, 0)
+    take_in(world)
+    _machine.simulate(now + 2 * QUIET_NS)
     while world.intake.has_large:
         world.intake.take_in()
-        after = [memory_of(ring) for ring in rings]
-        assert sum(new != old for new, old in zip(after, before, strict=True)) == 1
-        before = after
-        rounds += 1
-    assert rounds == 2 * len(rings)
-    assert max(before) < MIB
+    assert memory_of(ring) > 3 * MIB
+    assert producer.u64(HEAD) == producer.u64(TAIL)
 
 
 def test_a_ring_that_is_in_use_is_left_alone(now: int) -> None:
