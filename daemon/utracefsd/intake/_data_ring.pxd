@@ -34,10 +34,10 @@ cdef class DataRing:
     cdef bint has_unfolded              # and these, or others, are not counted yet
     cdef bint has_lost                  # its producer counted losses since this was last set to False
     cdef uint64_t narrow_until          # by Intake.narrow
-    # By Intake.skip: where the last skip ended, the tail at the last look and when it was another one, and
-    # how many skips are due that give memory back: two after a flood.
+    # By Intake.skip: where the last skip ended, the tail when it had last moved by much and when that was,
+    # and how many skips are due that give memory back: two after a flood.
     cdef uint64_t skipped_to
-    cdef uint64_t seen_tail
+    cdef uint64_t active_tail
     cdef uint64_t active_ns
     cdef int nr_due
     cdef bint is_giving_back            # a thread does; until it has ended tail stays in front of that space

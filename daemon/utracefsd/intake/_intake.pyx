@@ -63,8 +63,9 @@ cdef enum:
     # A narrow ring has at least so many bytes, until nothing was lost in it for so long.
     NARROW_BYTES = 128 << 10
     NARROW_NS = 100000000
-    # A ring that takes more memory than this gives it back when it was quiet for so long.
+    # A ring that takes more memory than this gives it back when it had no more than QUIET_BYTES for so long.
     LARGE_BYTES = 2 << 20
+    QUIET_BYTES = 512 << 10
     QUIET_NS = 1000000000
     # Checking that known threads are still the peer's reads /proc for each.
     KNOWN_NS = 1000000000
@@ -302,8 +303,8 @@ cdef class Intake:
         cdef Lookups user = ring.writers.lookups
         if size < 2 * DR_LOW or ring.c.withheld or ring.corrupt or ring.is_giving_back:
             return 0
-        if tail != ring.seen_tail:
-            ring.seen_tail = tail
+        if tail - ring.active_tail > QUIET_BYTES:
+            ring.active_tail = tail
             ring.active_ns = now
             if tail - ring.skipped_to > LARGE_BYTES:
                 ring.nr_due = 2
@@ -324,7 +325,8 @@ cdef class Intake:
                     self.in_thread(ring.give_back, (tail, bytes, user))
                 except RuntimeError:    # no more threads
                     ring.is_giving_back = user.is_giving_back = False
-            ring.skipped_to = ring.seen_tail = ring.c.tail
+            ring.skipped_to = ring.c.tail
+            ring.active_tail += bytes
         jr_done(ring.slot, ring.c.tail)
         return ring.publish()
 

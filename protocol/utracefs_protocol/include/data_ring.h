@@ -67,8 +67,9 @@
  *     DR_LOW and more   to the beginning of the area     short bursts use the same DR_LOW bytes each time
  *     any other         by half of the area              to give back the memory of a flood
  *
- * (Not in the last DR_END bytes.) When a ring has been quiet for a second after a flood, the daemon skips
- * twice, one of each, and gives the memory of that space back (a hole in the file) before tail follows.
+ * (Not in the last DR_END bytes.) When a ring has been quiet for a second after a flood, with no more than
+ * 512 KiB of records, the daemon skips twice, one of each, and gives the memory of that space back (a hole in
+ * the file) before tail follows.
  *
  * dr_skip_bytes has this as a function of tail alone. Until tail follows, producers have the rest of the
  * area: at least DR_LOW bytes, for some nanoseconds, or until the daemon's next look while a thread of it

@@ -117,6 +117,24 @@ def test_a_flood_gives_its_memory_back(now: int) -> None:
     assert not any(producer.memory[DATA : DATA + ring.size])
 
 
+@pytest.mark.parametrize(("each", "gives_back"), [(4, True), (400, False)])
+def test_a_flood_that_ends_in_few_records(
+    now: int, each: int, gives_back: bool
+) -> None:
+    """There need not be a second without a record."""
+    world, ring, producer = large(now)
+    emitted = flood(producer, 0)
+    take_in(world)
+    for _ in range(30):
+        _machine.simulate(now := now + QUIET_NS // 10)
+        for _ in range(each):
+            assert producer.emit(0, number(emitted) + bytes(1000), 1)
+            emitted += 1
+        take_in(world)
+    assert (memory_of(ring) < 2 * MIB) == (not world.intake.has_large) == gives_back
+    assert world.seen.numbers() == list(range(emitted))
+
+
 def test_a_program_that_holds_the_lock_of_its_memory_delays_only_itself(now: int) -> None:
     """By a write from memory that its own file system does not deliver; punching a hole waits for that."""
     _machine.simulate(now)
