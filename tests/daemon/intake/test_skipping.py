@@ -118,9 +118,7 @@ def test_a_flood_gives_its_memory_back(now: int) -> None:
 
 
 @pytest.mark.parametrize(("each", "gives_back"), [(4, True), (400, False)])
-def test_a_flood_that_ends_in_few_records(
-    now: int, each: int, gives_back: bool
-) -> None:
+def test_a_flood_that_ends_in_few_records(now: int, each: int, gives_back: bool) -> None:
     """There need not be a second without a record."""
     world, ring, producer = large(now)
     emitted = flood(producer, 0)
