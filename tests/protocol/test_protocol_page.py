@@ -88,9 +88,18 @@ def test_sizes_of_the_types(layout: tuple[str, str]) -> None:
             limits.MAX_PERF_DATA_PAGES,
             "| pages of the ring, a power of two up to {}; needed for samples | 0 |",
         ),
-        (limits.MIN_DATA_RING >> 10, "`size` is a power of two from {} KiB to 64 MiB, by default 16 MiB."),
-        (limits.MAX_DATA_RING >> 20, "`size` is a power of two from 64 KiB to {} MiB, by default 16 MiB."),
-        (limits.DATA_RING_SIZE >> 20, "`size` is a power of two from 64 KiB to 64 MiB, by default {} MiB."),
+        (
+            limits.MIN_DATA_RING >> 10,
+            "`size` is a power of two from {} KiB to 64 MiB; the client library's has 16 MiB,",
+        ),
+        (
+            limits.MAX_DATA_RING >> 20,
+            "`size` is a power of two from 64 KiB to {} MiB; the client library's has 16 MiB,",
+        ),
+        (
+            limits.DATA_RING_SIZE >> 20,
+            "`size` is a power of two from 64 KiB to 64 MiB; the client library's has {} MiB,",
+        ),
         (int(perf_ring.DEFAULT_SAMPLE_TYPE), "| a subset of 0x{:x} | 0x{:x} |"),
         (RING_VERSION, "| 4 | u32 | version {} |"),
     ],

@@ -161,14 +161,14 @@ def test_records_that_no_daemon_had_seen_when_it_was_killed(
     os.kill(stream.pid, signal.SIGSTOP)
     utracefsd.signal(signal.SIGSTOP)
     event = session.event("ev u32 a; __rel_loc char[] s")
-    for number in range(100_000):
+    for number in range(400_000):
         event.emit(number, "more than the data ring holds")
     utracefsd.stop(kill=True)
     utracefsd.start()
     assert session.flush(60)
     os.kill(stream.pid, signal.SIGCONT)
-    assert counts(stream, UNTIL_OPEN) == {"ev": (0, 100_000), "restarts": (1, 0)}
-    assert 0 < event.lost < 100_000
+    assert counts(stream, UNTIL_OPEN) == {"ev": (0, 400_000), "restarts": (1, 0)}
+    assert 0 < event.lost < 400_000
 
 
 @pytest.mark.parametrize("filter", ["-", "a >= 0"])

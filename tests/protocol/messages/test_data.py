@@ -118,7 +118,7 @@ def test_refused(method: str, params: list[Any], says: str) -> None:
 
 
 def test_a_ring_of_the_usual_size() -> None:
-    assert MmapRing.from_params([{}]) == MmapRing() == MmapRing(1 << 20)
+    assert MmapRing.from_params([{}]) == MmapRing() == MmapRing(16 << 20)
 
 
 def test_the_rings_version_is_the_headers() -> None:

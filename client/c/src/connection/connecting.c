@@ -89,8 +89,9 @@ ssize_t ut_receive(int socket, void *data, size_t size, struct ut_fds *fds)
 		char bytes[CMSG_SPACE(UT_MOST_FDS * sizeof(int))];
 	} control;
 	struct iovec iov = {data, size};
+	/* (CMSG_SPACE has room for a fourth descriptor, which the kernel would use.) */
 	struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
-				.msg_controllen = sizeof(control)};
+				.msg_controllen = CMSG_LEN(UT_MOST_FDS * sizeof(int))};
 	ssize_t got;
 
 	fds->count = 0;

@@ -83,7 +83,7 @@ def test_children_in_a_row_beside_a_stopped_daemon(work: Work, monkeypatch: pyte
 def test_children_of_a_program_whose_user_has_many_connections_that_wait(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They do not connect: `behind` of the parent's ring, as the daemon sets it, and the children's own bit."""
+    """They do not connect: `behind` of the parent's ring, as the daemon sets it, and the children's bit."""
     monkeypatch.setenv("UTRACEFS_PATIENCE_S", "2")
     said = work.run(
         """

@@ -308,6 +308,7 @@ def test_a_daemon_that_talks_nonsense_is_left_alone_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
+    others = [os.memfd_create("other") for _ in range(64)]
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(str(directory / "user_events_data"))
@@ -328,6 +329,8 @@ def test_a_daemon_that_talks_nonsense_is_left_alone_and_tried_again(
         session.close()
     finally:
         listener.close()
+        for fd in others:  # of the program: all of them are open
+            os.close(fd)
 
 
 # ---- flush and close
