@@ -32,6 +32,7 @@ cdef class DataRing:
     cdef dict unmarked
     cdef bint look_for_lost             # a killed daemon may have seen losses that it did not mark
     cdef bint has_unfolded              # and these, or others, are not counted yet
+    cdef Py_ssize_t unknown_from        # of an event that this table of so many did not have; -1: none
     cdef bint has_lost                  # its producer counted losses since this was last set to False
     cdef uint64_t narrow_until          # by Intake.narrow
     # By Intake.skip: where the last skip ended, the tail when it had last moved by much and when that was,

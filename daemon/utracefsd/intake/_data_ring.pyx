@@ -105,6 +105,7 @@ cdef class DataRing:
         self.marks = []
         self.unmarked = {}
         self.marked_at = UINT64_MAX
+        self.unknown_from = -1
 
     def __dealloc__(self):
         dr_unmap(&self.c.ring)
@@ -248,7 +249,13 @@ cdef class DataRing:
             dr_publish(&self.c)
         if dr_take_lost(&self.c):
             self.has_lost = self.has_unfolded = True
+        if self.unknown_from >= 0 and (
+            not self.is_early or PyList_GET_SIZE(self.table.tracepoints) > self.unknown_from
+        ):
+            self.unknown_from = -1
+            self.has_unfolded = True
         if self.has_unfolded:
+            self.has_unfolded = False
             if self.look_for_lost and not (self.is_early and self.has_lost_of_unknown()):
                 self.look_for_lost = False
                 self.find_counted(min(full_at, dr_head(&self.c)))
@@ -274,6 +281,7 @@ cdef class DataRing:
         cdef uint32_t i
         for i in range(<uint32_t>PyList_GET_SIZE(self.table.tracepoints), DR_LOST_COUNTERS):
             if dr_lost_of(&self.c, i):
+                self.unknown_from = PyList_GET_SIZE(self.table.tracepoints)
                 return True
         return False
 
@@ -281,13 +289,13 @@ cdef class DataRing:
         """Count the producer's losses since the last call, which happened at `position`."""
         cdef uint32_t i, n
         cdef dict missing = {}, counts = {}, of_one
-        self.has_unfolded = False
         for i in range(DR_LOST_COUNTERS):
             n = dr_lost_of(&self.c, i)
             if n == 0:
                 continue
             if self.is_early and i >= <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
-                self.has_unfolded = True    # its registration is still to come
+                # (its registration is still to come)
+                self.unknown_from = PyList_GET_SIZE(self.table.tracepoints)
                 continue
             n -= <uint32_t>(self.unmarked.get(i, 0) & COUNTER)
             if n == 0:

@@ -21,6 +21,7 @@ from tests.daemon.intake.producing import (
     TSC,
     TSC_RATE,
     Producer,
+    Seen,
     World,
     number,
 )
@@ -49,6 +50,32 @@ def test_several_rings_are_merged_by_time() -> None:
         world.producers[n * 7 % 3].emit(0, number(n), n + 1)
     assert world.intake.take_in() == 300
     assert world.seen.numbers() == list(range(300))
+
+
+def test_losses_of_an_event_that_is_not_registered_wait_for_that() -> None:
+    """They are looked for when the table grows, or with the next loss, not in every round."""
+    world = World(1)
+    ring, producer = world.rings[0], world.producers[0]
+    ring.is_early = True
+
+    def lose(index: int, number: int) -> None:
+        struct.pack_into("<I", producer.memory, DATA + producer.size + 4 * index, number)
+
+    lose(0, 2)
+    lose(3, 5)
+    producer.set_u64(LOST, 7)
+    world.intake.take_in()
+    assert world.seen.tracepoint.emitted == 2
+    lose(0, 4)
+    world.intake.take_in()
+    assert world.seen.tracepoint.emitted == 2, "not told yet"
+    producer.set_u64(LOST, 4)
+    world.intake.take_in()
+    assert world.seen.tracepoint.emitted == 6
+    other = Seen(b"other u64 n").tracepoint
+    world.tables[0].append(other, 3)
+    world.intake.take_in()
+    assert other.emitted == 5
 
 
 def test_records_and_losses_wait_for_their_registration(world: World) -> None:
