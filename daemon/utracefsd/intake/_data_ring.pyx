@@ -54,6 +54,14 @@ cdef extern from "<fcntl.h>" nogil:
     int fallocate(int fd, int mode, long offset, long length)
     const int FALLOC_FL_KEEP_SIZE
     const int FALLOC_FL_PUNCH_HOLE
+cdef extern from "<unistd.h>" nogil:
+    int getpid()
+    long syscall(long number, ...)
+cdef extern from "<sys/syscall.h>" nogil:
+    const long SYS_gettid
+cdef enum:
+    CLOSE_RANGE = 436           # asm-generic/unistd.h, Linux 5.9
+    CLOSE_RANGE_UNSHARE = 2
 
 cdef enum:
     MARKS_A_LAP = 32
@@ -266,11 +274,16 @@ cdef class DataRing:
     def give_back(self, uint64_t position, uint32_t bytes, Lookups user not None) -> None:
         """Give back the memory of so many bytes that are zero and belong to the daemon. If the kernel cannot,
         they stay. In a thread, since the producer can hold the lock of its file for as long as it likes: with
-        a write from memory that its own file system does not deliver."""
+        a write from memory that its own file system does not deliver. Nothing can kill this thread then, so
+        it keeps no other descriptor: not the sockets and the lock of a daemon that is killed meanwhile."""
         cdef uint32_t place = position & (self.c.ring.size - 1)
         cdef uint32_t first = min(bytes, self.c.ring.size - place)
         cdef int fd = self.fd, mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
         with nogil:
+            if syscall(SYS_gettid) != getpid() and not syscall(
+                CLOSE_RANGE, <unsigned>fd + 1, <unsigned>0xffffffff, CLOSE_RANGE_UNSHARE
+            ):
+                syscall(CLOSE_RANGE, <unsigned>0, <unsigned>fd - 1, 0)
             fallocate(fd, mode, DR_HEADER_BYTES + place, first)
             if first < bytes:
                 fallocate(fd, mode, DR_HEADER_BYTES, bytes - first)
