@@ -28,7 +28,7 @@ from tests.daemon.restarting import (
 )
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
-from utracefsd.daemon import FIRST_EVENT_ID, GRACE_NS, Daemon
+from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.events.event import CommandString
 from utracefsd.server.serve import serve
 
@@ -182,104 +182,9 @@ def test_restarts_are_counted(folder: Path) -> None:
     finish(again)
 
 
-INSTANCE_FILES = [
-    b"buffer_size_kb",
-    b"buffer_subbuf_size_kb",
-    b"trace_clock",
-    b"standing_events",
-    b"standing_filters",
-    b"standing_triggers",
-    b"trace_options",
-    b"buffer_percent",
-    b"set_event_pid",
-    b"set_event",
-    b"tracing_on",
-    b"trace",
-]
-
-
-def contents(daemon: Daemon) -> dict[bytes, bytes]:
-    """The contents of all instances."""
-    tops = [b"instances/" + name + b"/" for name in daemon.instances.names()]
-    return {top + path: read(daemon, top + path) for top in [b"", *tops] for path in INSTANCE_FILES}
-
-
 def several_instances(daemon: Daemon) -> None:
-    """Three besides the top one, and a number that is free between them: each has settings, events and
-    records of its own, two keep a record of the same event."""
-    a, b = register(daemon, b"a u32 n"), register(daemon, b"b u32 n")
-    for name in (b"one", b"gone", b"two words", b"idle"):
+    for name in (b"one", b"two words", b"idle"):
         daemon.instances.make(name)
-        write(daemon, b"instances/" + name + b"/buffer_size_kb", b"64")
-    daemon.instances.remove(b"gone")
-    write(daemon, b"instances/one/trace_clock", b"counter")
-    write(daemon, b"instances/one/set_event", b"user_events:a")
-    write(daemon, b"instances/one/options/raw", b"1")
-    write(daemon, b"instances/two words/buffer_subbuf_size_kb", b"8")
-    write(daemon, b"instances/two words/standing_events", b"*")
-    write(daemon, b"instances/two words/standing_filters", b"a* count > 1")
-    write(daemon, b"instances/two words/standing_triggers", b"a* traceoff")
-    write(daemon, b"instances/two words/buffer_percent", b"9")
-    write(daemon, b"events/user_events/b/enable", b"1")
-    write(daemon, b"options/printk-msg-only", b"1")
-    for n in range(3):
-        emit(a, 2 * n)
-        emit(b, 2 * n)
-    write(daemon, b"instances/two words/events/user_events/b/enable", b"0")
-    write(daemon, b"instances/two words/tracing_on", b"0")
-    write(daemon, b"instances/one/set_event_pid", b"1 2")
-
-
-@pytest.mark.parametrize("killed", [True, False])
-def test_several_instances_are_as_before(folder: Path, killed: bool) -> None:
-    old = daemon_in(folder)
-    several_instances(old)
-    before = contents(old)
-    assert [before[path].count(b"n=0x") for path in (b"trace", b"instances/two words/trace")] == [3, 6]
-    assert before[b"instances/one/trace"].count(b"type: %d" % FIRST_EVENT_ID) == 3
-    assert sorted(path.name for path in folder.glob("buffer.*")) == [
-        "buffer.0.1",
-        "buffer.1.1",
-        "buffer.3.2",
-        "buffer.4.1",
-    ]
-    if killed:
-        die(old)
-    else:
-        old.close()
-    new = daemon_in(folder)
-    assert contents(new) == before
-    assert [instance.number for instance in new.instances] == [0, 1, 3, 4]
-    two = new.instances.get(b"two words")
-    assert two is not None
-    assert two.events.of(register(new, b"b u32 n")).was_enabled
-    late = register(new, b"late u32 n")
-    assert [instance.name for instance in new.instances if instance.events.of(late).enabled] == [b"two words"]
-    emit(register(new, b"b u32 n"), 100)
-    assert b"n=0x64" in read(new, b"trace")
-    assert new.instances.make(b"fresh").number == 2
-    finish(new)
-    assert list(folder.iterdir()) == []
-
-
-def test_instances_that_are_made_and_removed_later(folder: Path) -> None:
-    daemon = daemon_in(folder)
-    several_instances(daemon)
-    for life in range(3):
-        die(daemon)
-        daemon = daemon_in(folder)
-        daemon.instances.remove(b"one" if life == 0 else b"life %d" % (life - 1))
-        assert daemon.instances.make(b"life %d" % life).number == 1
-        write(daemon, b"instances/life %d/buffer_percent" % life, b"%d" % life)
-    die(daemon)
-    last = daemon_in(folder)
-    assert list(last.instances.names()) == [b"two words", b"idle", b"life 2"]
-    assert read(last, b"instances/life 2/buffer_percent") == b"2\n"
-    assert b"entries-written: 0/0 " in read(last, b"instances/life 2/trace"), (
-        "nothing of its number's former one"
-    )
-    finish(last)
-    assert list(folder.iterdir()) == []
 
 
 def test_an_instance_that_was_to_go_with_its_owner_is_gone_after_a_kill(folder: Path) -> None:
@@ -315,26 +220,6 @@ def test_an_instance_waits_for_its_owner(folder: Path, comes_back: bool) -> None
     new.close()
 
 
-@pytest.mark.parametrize("logged", [False, True])
-def test_death_while_an_instance_is_removed(folder: Path, logged: bool) -> None:
-    """Until the log has the removal, it comes back unchanged, without its events; afterwards its folder is
-    unused."""
-    old = daemon_in(folder)
-    several_instances(old)
-    assert old.state is not None
-    one = old.instances.get(b"one")
-    assert one is not None
-    one.store.remove = lambda: None  # type: ignore[method-assign]
-    if not logged:
-        old.state.save = lambda: None  # type: ignore[method-assign]
-    old.instances.remove(b"one")
-    die(old)
-    new = daemon_in(folder)
-    assert (new.instances.get(b"one") is None) == logged
-    assert (folder / "buffer.1.1").exists() != logged
-    finish(new)
-
-
 def test_an_instance_without_room_for_its_buffer(
     folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
 ) -> None:
@@ -356,30 +241,6 @@ def test_an_instance_without_room_for_its_buffer(
     assert read(new, b"instances/x/buffer_size_kb") == b"1410\n"
     assert read(new, b"instances/x/set_event") == b"user_events:a\n"
     assert new.instances.get(b"y") is not None
-    finish(new)
-
-
-def test_an_instance_in_place_of_one_whose_buffer_left_for_memory(
-    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
-) -> None:
-    """It has nothing of it: neither records nor the snapshot."""
-    old = daemon_in(folder)
-    event = register(old, b"a u32 n")
-    old.instances.make(b"x")
-    write(old, b"instances/x/buffer_size_kb", b"8")
-    write(old, b"instances/x/events/enable", b"1")
-    emit(event, 5)
-    die(old)
-    new = daemon_in(folder)
-    room(0)
-    write(new, b"instances/x/snapshot", b"1")
-    assert WARNING in log.text
-    assert b"n=0x5" in read(new, b"instances/x/snapshot")
-    new.instances.remove(b"x")
-    room(1 << 40)
-    new.instances.make(b"x")
-    assert b"is freed" in read(new, b"instances/x/snapshot")
-    assert b"n=0x5" not in read(new, b"instances/x/trace")
     finish(new)
 
 
@@ -483,23 +344,6 @@ def test_no_memory_to_map_what_must_be_there(
         daemon_in(folder)
     assert failure.value.text == f"{folder}/{name.lower()} cannot be made: Cannot allocate memory"
     assert not (folder / "user_events_status").exists()
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_the_end(folder: Path, keep: bool) -> None:
-    old = daemon_in(folder)
-    event = register(old, b"a u32 n")
-    write(old, b"events/enable", b"1")
-    emit(event, 1)
-    old.remove_state = not keep
-    old.close()
-    assert not (folder / "user_events_status").exists()
-    assert (folder / "state").exists() == keep
-    new = daemon_in(folder)
-    assert len(new.table) == keep
-    assert (b"n=0x1" in read(new, b"trace")) == keep
-    finish(new)
-    assert list(folder.iterdir()) == []
 
 
 async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,18 +46,6 @@ def test_both_buffers_are_as_before(folder: Path) -> None:
     finish(freed)
 
 
-def test_another_sub_buffer_size_keeps_the_spare(folder: Path) -> None:
-    old = daemon_in(folder)
-    write(old, b"snapshot", b"1")
-    write(old, b"buffer_subbuf_size_kb", b"8")
-    die(old)
-    new = daemon_in(folder)
-    assert b"* Snapshot is allocated *" in read(new, b"snapshot")
-    assert new.instances.top.snapshot.buffer is not None
-    assert new.instances.top.snapshot.buffer.subbuf_size == 8192
-    finish(new)
-
-
 def test_without_room_for_a_second_one_both_are_in_memory(folder: Path, room: Callable[[int], None]) -> None:
     old = daemon_in(folder)
     event = register(old, b"a u32 n")
@@ -74,14 +62,3 @@ def test_without_room_for_a_second_one_both_are_in_memory(folder: Path, room: Ca
     assert b"* Snapshot is allocated *" in read(new, b"snapshot")
     assert read(new, b"buffer_size_kb") == b"1410\n"
     finish(new)
-
-
-def test_a_removed_instance_takes_its_spare_along(folder: Path) -> None:
-    daemon = daemon_in(folder)
-    before = files(folder)
-    daemon.instances.make(b"x")
-    write(daemon, b"instances/x/snapshot", b"1")
-    assert len(files(folder)) > len(before)
-    daemon.instances.remove(b"x")
-    assert files(folder) == before
-    finish(daemon)

@@ -153,32 +153,12 @@ async def test_the_doorbell_wakes_the_daemon(serving: Serving, producer: Produce
     await until(lambda: entries(serving) == 11)
 
 
-async def test_an_operation_takes_in_first(serving: Serving, producer: Producer) -> None:
-    index = await enabled(serving, producer)
-    await producer.map_ring()
-    for n in range(100):
-        producer.emit(index, struct.pack("<Q", n))
-    serving.daemon.take_in_all()
-    assert entries(serving) == 100
-
-
 async def test_sync_is_answered_after_what_was_committed(serving: Serving, producer: Producer) -> None:
     index = await enabled(serving, producer)
     await producer.map_ring()
     producer.emit(index, struct.pack("<Q", 1))
     assert await producer.call("sync") is None
     assert entries(serving) == 1
-
-
-async def test_what_a_dead_producer_committed_is_kept(serving: Serving, producer: Producer) -> None:
-    index = await enabled(serving, producer)
-    await producer.map_ring()
-    for n in range(50):
-        producer.emit(index, struct.pack("<Q", n))
-    producer.sock.close()
-    await until(lambda: len(serving.daemon.data) == 0)
-    assert entries(serving) == 50
-    assert len(serving.daemon.rings) == 0
 
 
 async def test_what_a_living_process_still_fills_is_left_to_it(serving: Serving, producer: Producer) -> None:
@@ -280,26 +260,6 @@ async def test_a_ring_is_adopted(serving: Serving, producer: Producer) -> None:
         producer.emit(index, struct.pack("<Q", 3))
         await until(lambda: entries(serving) == 3)
         assert (await other.call("adopt_ring", {}, fds=(producer.fds[0], producer.fds[1])))[0] == errno.EEXIST
-    finally:
-        other.close()
-
-
-async def test_nonsense_in_the_ring_ends_its_connection_alone(serving: Serving, producer: Producer) -> None:
-    other = Producer(serving.runtime.data_socket)
-    try:
-        await other.map_ring()
-        index = await enabled(serving, producer)
-        await producer.map_ring()
-        assert other.memory is not None
-        struct.pack_into("<Q", other.memory, 64, 1 << 50)
-        os.eventfd_write(other.fds[1], 1)
-        await until(lambda: len(serving.daemon.data) == 1)
-        producer.emit(index, struct.pack("<Q", 1))
-        await until(lambda: entries(serving) == 1)
-        with trio.fail_after(60):
-            await trio.lowlevel.wait_readable(other.sock)
-        kind, method, (number, _text) = msgpack.unpackb(other.sock.recv(65536))
-        assert (kind, method, number) == (2, "error", errno.EPROTO)
     finally:
         other.close()
 

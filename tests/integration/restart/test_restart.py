@@ -161,17 +161,6 @@ def test_what_was_committed_is_there_once(daemon: DaemonProcess, producer: Produ
     assert stats.startswith(b"emitted: %d\n" % (1200 - len(before))), "these begin anew"
 
 
-def test_the_socket_path_continues(daemon: DaemonProcess, producer: Producer) -> None:
-    write(daemon, events__enable=b"1")
-    for life in range(3):
-        producer.sock.sendall(msgpack.packb(struct.pack("<IQ", 0, life)))
-        producer.call("sync")
-        daemon.stop(kill=True)
-        daemon.start()
-        producer.come_back()
-    assert numbers(read(daemon, "trace")[0]) == [0, 1, 2]
-
-
 def end(daemon: DaemonProcess, number: int) -> Path:
     """End it by a signal; returns its status folder."""
     assert daemon.process is not None
@@ -234,39 +223,6 @@ def test_a_ring_in_use_is_not_adopted_twice(daemon: DaemonProcess, producer: Pro
         other.close()
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)], ids=str)
-def test_times_and_order_are_those_of_the_records(daemon: DaemonProcess, order: tuple[int, ...]) -> None:
-    """In any order of return: rings are merged when all are back."""
-    producers = [Producer(daemon.directory, f"p{n}") for n in range(3)]
-    try:
-        write(daemon, events__enable=b"1")
-        for life in range(3):
-            for _ in range(50):
-                for producer in producers:
-                    producer.emit(1)
-            if life < 2:
-                daemon.stop(kill=True)
-                for _ in range(50):
-                    for producer in producers:
-                        producer.emit(1)
-                daemon.start()
-                for n in order:
-                    producers[n].come_back()
-                    producers[n].emit(10)
-        trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
-    finally:
-        for producer in producers:
-            producer.close()
-    assert b"late events" not in stats
-    found = re.findall(rb" (\d+)\.(\d{6}): (p\d): n=0x[0-9a-f]+ \((\d+)\)", trace)
-    expected = sorted(
-        (ns, producer.name.encode(), n) for producer in producers for n, ns in enumerate(producer.times_ns)
-    )
-    assert [(int(s) * 10**6 + int(us), name, int(n)) for s, us, name, n in found] == [
-        (ns // 1000, name, n) for ns, name, n in expected
-    ]
-
-
 @pytest.mark.parametrize("method", [None, "write"])
 def test_records_over_the_socket_are_behind_older_records(
     daemon: DaemonProcess, producer: Producer, method: str | None
@@ -305,21 +261,4 @@ def test_what_comes_over_the_socket_makes_no_record_of_a_ring_late(
         producer.call("sync")
     trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
     assert len(numbers(trace)) == 400
-    assert b"late events" not in stats
-
-
-def test_a_connection_that_ends_before_all_are_back(daemon: DaemonProcess, producer: Producer) -> None:
-    """Its committed records are taken in with the others, in their places."""
-    other = Producer(daemon.directory, "b")
-    write(daemon, events__enable=b"1")
-    daemon.stop(kill=True)
-    for _ in range(5):
-        producer.emit(1)
-        other.emit(1)
-    daemon.start()
-    other.come_back()
-    other.close()
-    producer.come_back()
-    trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
-    assert re.findall(rb" (a|b): n=", trace) == [b"a", b"b"] * 5
     assert b"late events" not in stats
