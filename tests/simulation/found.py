@@ -38,7 +38,7 @@ FOUND: list[list[Step]] = [
         ("emit", 8360, 47134, 53407, 42489),
         ("disk", 19362, 21505, 54359, 42215),
         ("hist", 31842, 24361, 27936, 17930),
-        ("back", 53315, 8411, 18383, 13388),
+        ("back", 53315, 8412, 18383, 13388),
         ("end", 63707, 41995, 31612, 34575),
     ],
     # An instance that was made in place of a removed one had its buffer, and what was in it.

@@ -10,8 +10,8 @@ The words are those of SECURITY.md and docs/:
 - **an answer is a promise**: what was answered is true in the next daemon, whenever this one is killed. An
   operation in progress then was carried out or was not: so there are several models, until one look at the
   tree tells which of them is true;
-- **a reader gets each record once**: all recorded while it is attached, in order, or it reads that some
-  were lost, and only a full ring loses any; also when the daemon is killed;
+- **a reader gets each record once**, in order, while it is attached, also when the daemon is killed; only a
+  full ring loses records, and their number is known;
 - **programs are isolated**: what one does or suffers changes nothing for another; a user's limits refuse him
   alone, and memory that contradicts itself ends its own program alone.
 """
@@ -37,7 +37,7 @@ PLAIN: dict[str, dict[str, bytes]] = {
     "standing_filters": {"": b"", "zz* k > 1\n": b"zz* k > 1\n"},
     "standing_triggers": {"": b"", "zz* traceoff\n": b"zz* traceoff\n"},
 }
-"""Files of an instance that keep what is written: texts to write, how each is shown; the default first."""
+"""Files of an instance that keep what is written: texts, and how each is shown; first the default."""
 
 LINE = (
     rb"^.{16}-\d+(?: +\([\d -]+\))? +\[(\d+)\]"

@@ -101,6 +101,8 @@ class Program:
         self.status: Shared | None = None
         self.ring_fds: list[int] = []
         self.ring: DataRing | None = None
+        self.damaged = False
+        """Its ring contradicts itself."""
         self.words = EnableWords()
 
     @property

@@ -104,6 +104,7 @@ WEIGHTS = {
     "torn": 3,
     "nonsense": 1,
     "disk": 8,
+    "strike": 8,
     "delete": 1,
     "look": 6,
     "attach": 6,
@@ -114,6 +115,9 @@ WEIGHTS = {
     "corrupt": 3,
 }
 
+
+STRUCK = ("mkdir", "rmdir", "hist", "size", "snapshot", "snapper", "set", "vanish")
+"""Steps in which files are made, replaced and removed."""
 
 NEEDED = {"program", "register", "enable", "emit", "back", "look"}
 MIXTURE = {False: (0, 1, 1, 3), True: (1, 1, 2)}
@@ -161,8 +165,10 @@ class World:
         self.daemon: Daemon | None = None
         self._after: Callable[[Model], object] | None = None
         self._grace_ends = 0
+        self._refused_hists = 0
+        """By this daemon; the file of one goes with the next line of the log."""
         self._has_looked = False
-        """The model was compared with all that this daemon has taken over."""
+        """A look has seen everything that this daemon took over."""
         self._asked: Answers | None = None
         """It has a request without an answer."""
         self._grave = os.memfd_create(GRAVE)
@@ -211,6 +217,8 @@ class World:
         except Killed as killed:
             self._note(f"killed in {killed}")
             self._killed_within()
+            if len(self.models) > MOST_MODELS:
+                self._look()
 
     def _note(self, text: str) -> None:
         self.journal.append(text)
@@ -236,7 +244,7 @@ class World:
                     state_folder=self.folder,
                 )
                 self._grace_ends = self.machine.now + GRACE_NS
-                self._has_looked = False
+                self._has_looked, self._refused_hists = False, 0
                 return
             except Killed:
                 self._bury_descriptors()
@@ -292,6 +300,7 @@ class World:
         self._consumers_end()
         self._connections_end()
         self.each(lambda m: m.restart(killed=True))
+        self.models = _different(self.models)
         self.disk.revive()
         self._start()
 
@@ -499,7 +508,7 @@ class World:
         if len(models) > len(right):
             self.reached["a doubt is resolved"] += 1
         if len(right) > 1:  # equally possible, unless they differ in nothing
-            right = [m for i, m in enumerate(right) if m not in right[i + 1 :]][-MOST_MODELS:]
+            right = _different(right)[-MOST_MODELS:]
         self.models = right
         if len(right) == 1 and is_all:
             self._look_at_files(right[0])
@@ -512,7 +521,7 @@ class World:
         spares = sum(i.spare is not None for i in model.instances.values())
         hists = sum(len(i.hists) for i in model.instances.values())
         found = [sum(name.startswith(kind) for name in names) for kind in ("buffer.", "cpu", "hist.")]
-        most = [len(model.instances), CPUS * (len(model.instances) + spares), hists]
+        most = [len(model.instances), CPUS * (len(model.instances) + spares), hists + self._refused_hists]
         if any(a > b for a, b in zip(found, most, strict=True)):
             raise Wrong(f"buffers, their files, histograms: {found}, at most {most} are needed: {names}")
 
@@ -546,7 +555,7 @@ class World:
         return True
 
     def _of_user(self, program: Program, number: Callable[[Program], int]) -> int:
-        """The sum over the other programs of its user, who is not root."""
+        """The sum over the other programs of its user; 0 for root."""
         others = (p for p in self.programs if p is not program and p.uid == program.uid != 0)
         return sum(map(number, others))
 
@@ -735,7 +744,8 @@ class World:
         if is_there and on % 3:
             return
         text = "!" * is_there + TRIGGERS["hists"]
-        self._write_file(f"{at}events/user_events/{name}/trigger", text, after, truncate=False)
+        done = self._write_file(f"{at}events/user_events/{name}/trigger", text, after, truncate=False)
+        self._refused_hists += not done
 
     def _traceoff(self, where: int, event: int, *_: int) -> None:
         self._trigger("traceoff", where, event)
@@ -927,13 +937,16 @@ class World:
         self._start()
 
     def _back(self, which: int, how: int, *_: int) -> None:
-        """One program finds the next daemon, or all do: they register again, and hand their rings over."""
+        """One program, or all, finds the next daemon: registers as before, and hands its ring over."""
         program = self._pick(which, connected=False)
         for one in list(self.programs) if how % 3 else [program]:
             if one is not None and not one.connected:
                 self._come_back(one)
 
-    def _come_back(self, program: Program) -> None:
+    def _come_back(self, program: Program, *, damaged: bool = False) -> None:
+        if program.damaged and not damaged:  # its daemon was killed before it saw the ring
+            self._end_program(program)
+            return
         program.disconnect()
         if not self._open(program):
             return
@@ -1189,11 +1202,12 @@ class World:
         self._gather()
         self._pump()
         kind = DataRing.DAMAGES[what % len(DataRing.DAMAGES)]
+        program.damaged = True
         must_end = program.ring.damage(kind, noise)
         self.reached[kind] += 1
         if how % 3 == 0:
             self._die()
-            self._come_back(program)
+            self._come_back(program, damaged=True)
             self._gather()
         if program in self.programs:
             assert program.answers is not None
@@ -1212,6 +1226,11 @@ class World:
         else:
             self.disk.plan("" if kind == "none" else kind, after % 12)
 
+    def _strike(self, what: int, after: int, which: int, number: int) -> None:
+        """A fault of the disk in the midst of a change of files."""
+        self.disk.plan((KILL, TORN, FAIL)[what % 3], after % 12)
+        getattr(self, "_" + STRUCK[which % len(STRUCK)])(number, number >> 4, number >> 8)
+
     def _delete(self, which: int, event: int, *_: int) -> None:
         program = self._pick(which)
         if program is not None:
@@ -1220,6 +1239,10 @@ class World:
             error, _ = self._ask(program.answers, "DIAG_IOCSDEL", name)
             if error is None:
                 raise Wrong(f"{name} is deleted with {self.models[-1].status(name)}")
+
+
+def _different(models: list[Model]) -> list[Model]:
+    return [model for i, model in enumerate(models) if model not in models[i + 1 :]]
 
 
 def _emit(pid: int, record: Record, model: Model, *, ring: bool) -> None:
