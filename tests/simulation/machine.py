@@ -15,14 +15,14 @@ from collections.abc import Iterator
 import attrs
 
 import utracefsd.daemon
-from tests.simulation.rings import DATA_RING
+from tests.simulation.rings import DATA_RINGS, DataRing
 from utracefsd.machine import _machine, peer, procfs, shares, tsc
 from utracefsd.machine.shares import Resource
 
 CPUS = 2
 MOST = {
     Resource.CONNECTIONS: 2,
-    Resource.RING_BYTES: DATA_RING,
+    Resource.RING_BYTES: DataRing.counted(max(DATA_RINGS)),
     Resource.ENABLERS: 2,
     Resource.ENABLER_PAGES: 1,
 }

@@ -9,7 +9,8 @@ import mmap
 import os
 import struct
 
-DATA_RING = 64 << 10
+DATA_RINGS = (64 << 10, 2 << 20)
+"""Sizes: the larger one skips."""
 STREAM_RING = 256 << 10
 
 _COMMITTED = 1 << 31
@@ -47,11 +48,31 @@ class DataRing(Shared):
     """A producer's end."""
 
     _HEAD, _TAIL, _DATA = 64, 128, 65536
+    _REFUSED = 1 << 30
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.size = struct.unpack_from("<I", self.memory, 8)[0]
+
+    @staticmethod
+    def counted(size: int) -> int:
+        """Bytes in its user's share."""
+        return max(size // 16, DATA_RINGS[0])
+
+    @property
+    def has_skipped(self) -> bool:
+        """Head is where the daemon has put it."""
+        head = self.u64(self._HEAD)
+        return head > 0 and head % self.size == 0
+
+    def refuse(self, index: int, length: int) -> None:
+        """Report a value that does not fit its field: no record."""
+        self.write(self._REFUSED | index, bytes(length), 0, 0, 0)
 
     def write(self, index: int, payload: bytes, time_ns: int, pid: int, cpu: int) -> bool:
         """False: there is no room."""
         size = (24 + len(payload) + 7) // 8 * 8
-        if self.u64(self._HEAD) + size - self.u64(self._TAIL) > DATA_RING:
+        if self.u64(self._HEAD) + size - self.u64(self._TAIL) > self.size:
             return False
         self._put(
             struct.pack("<IIQIHH", _COMMITTED | len(payload), index, time_ns, pid, cpu, 0) + payload, size
@@ -60,8 +81,8 @@ class DataRing(Shared):
 
     def _put(self, data: bytes, size: int) -> None:
         head = self.u64(self._HEAD)
-        at = head % DATA_RING
-        room = min(len(data), DATA_RING - at)
+        at = head % self.size
+        room = min(len(data), self.size - at)
         self.memory[self._DATA + at : self._DATA + at + room] = data[:room]
         self.memory[self._DATA : self._DATA + len(data) - room] = data[room:]
         self.store(self._HEAD, head + size)
@@ -74,7 +95,7 @@ class DataRing(Shared):
             case "head behind tail":
                 self.store(self._HEAD, self.u64(self._TAIL) - 8)
             case "head too far":
-                self.store(self._HEAD, self.u64(self._TAIL) + DATA_RING + 8)
+                self.store(self._HEAD, self.u64(self._TAIL) + self.size + 8)
             case "record past head":
                 self._put(struct.pack("<IIQIHH", _COMMITTED | 100, 0, 0, 0, 0, 0), 32)
             case "record too long":

@@ -20,6 +20,7 @@ SEEDS = range(1, 4)
 RARE = {
     *WEIGHTS,
     *DataRing.DAMAGES,
+    "a data ring skips",
     "a doubt is resolved",
     "a ring comes back",
     "a ring comes late",

@@ -46,7 +46,7 @@ from tests.simulation.model import (
 )
 from tests.simulation.model import Program as ModelProgram
 from tests.simulation.programs import TEXT, Answers, Consumer, EnableWords, Program, descriptors, payload
-from tests.simulation.rings import DATA_RING, STREAM_RING, DataRing, PerfRing, StreamRing
+from tests.simulation.rings import DATA_RINGS, STREAM_RING, DataRing, PerfRing, StreamRing
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.port import Port
 from utracefsd.daemon import GATHER_NS, GRACE_NS, HAND_OVER_NS, Daemon, DaemonOptions
@@ -620,10 +620,10 @@ class World:
         if program.ring is not None:
             return
         assert program.answers is not None
-        is_full = self._of_user(program, lambda p: p.connected and p.ring is not None) > 0
-        error, _result = self._ask(program.answers, "mmap_ring", {"size": DATA_RING})
+        size = DATA_RINGS[program.pid % 2]
+        is_full = self._has_no_room_for(program, size)
+        error, _result = self._ask(program.answers, "mmap_ring", {"size": size})
         if is_full:
-            self.reached["too many rings"] += 1
             expect("ring", error and error[0], errno.ENOMEM)
         if error is None:
             program.map_ring()
@@ -631,6 +631,15 @@ class World:
                 m.programs[program.pid].ring, m.programs[program.pid].adopted = [], True
         else:
             self.reached[f"ring errno {error[0]}"] += 1
+
+    def _has_no_room_for(self, program: Program, size: int) -> bool:
+        """Whether its user's share refuses a ring."""
+        held = self._of_user(
+            program, lambda p: DataRing.counted(p.ring.size) if p.connected and p.ring is not None else 0
+        )
+        is_full = program.uid != 0 and held + DataRing.counted(size) > MOST[Resource.RING_BYTES]
+        self.reached["too many rings"] += is_full
+        return is_full
 
     def _emit(self, which: int, event: int, number: int, how: int) -> None:
         """By its ring, which the daemon reads later, or by its socket, at once."""
@@ -648,6 +657,10 @@ class World:
         if not program.status_of(index):
             return
         command = program.commands[index]
+        if program.ring is not None and program.ring.size == max(DATA_RINGS):
+            self.reached["a data ring skips"] += program.ring.has_skipped
+            for _ in range(how // 8 % 32):  # to where it skips
+                program.ring.refuse(index, 60_000)
         for i in range(1 + number % 8):
             self.numbers += 1
             self.machine.pass_time(100)
