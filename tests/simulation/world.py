@@ -277,19 +277,22 @@ class World:
         self.models = [] if is_done else [*before, *taken]
         if is_done:
             self.reached["killed behind an answer"] += 1
+        # A program's request is carried out before the records of rings are taken in, which may not come.
+        is_of_a_program = any(program.answers is self._asked for program in self.programs)
+        carried_out = [*before, *taken] if is_of_a_program else taken
         if self._after is not None and (answer is None or is_done):
-            done = list(map(duplicate, taken))
+            done = list(map(duplicate, carried_out))
             for model in done:
                 self._after(model)
             # An event that goes with it may not have gone yet, and then waits for its programs.
-            kept = list(map(duplicate, taken))
+            kept = list(map(duplicate, carried_out))
             for model in kept:
                 model.keeps = True
                 self._after(model)
                 model.keeps = False
             self.models += [*done, *kept]
         elif is_done:
-            self.models = taken
+            self.models = carried_out
         self._after = self._asked = None
         self._die()
 
@@ -1147,6 +1150,7 @@ class World:
         if not self.consumers:
             return
         consumer = self.consumers[which % len(self.consumers)]
+        self._pump()  # its end is no operation, before which rings are read
 
         def after(m: Model) -> None:
             m.readers.pop(consumer.key, None)
