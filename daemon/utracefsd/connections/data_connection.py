@@ -558,9 +558,7 @@ class DataConnection:
         before = len(self.index_table)
         index = self.index_table.append(event.tracepoint if event else None, wanted)
         if self._ring is not None:
-            for _ in range(before, index):
-                self._rings.grown(self._ring, 0)
-            self._rings.grown(self._ring, event.id if event else 0)
+            self._rings.grown(self._ring, [0] * (index - before) + [event.id if event else 0])
             self._has_grown = self._ring.is_early
         return index
 
@@ -676,7 +674,8 @@ class DataConnection:
         for mine in (fd, doorbell):
             self._fds.remove(mine)
             os.close(mine)
-        self._rings.take_in()
+        if not wanted.early:  # its records are taken in with those of others, behind its registrations
+            self._rings.take_in()
         self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))
 
     def _check_may_have_ring(self) -> None:

@@ -24,6 +24,10 @@ class KnownRing:
     event_ids: list[int]
     """Trace event ids by write_index."""
 
+    def is_registered_in(self, nr_events: int) -> bool:
+        """Whether so many write indexes are all those of its events."""
+        return not any(self.event_ids[nr_events:])
+
     def may_come_back(self, is_running: Callable[[int, int], bool]) -> bool:
         """Whether its process still runs and can bring the ring back; assumed of a process that is not
         visible."""

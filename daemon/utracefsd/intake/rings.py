@@ -15,8 +15,9 @@ With a journal, a daemon that adopts a ring knows how far a killed daemon had co
 
 **After a restart** no ring is read until all rings of the previous daemon are back: rings are merged by time,
 and a ring that comes back later brings records older than those of the others. So while one may still come
-back (`gathering`) the intake waits; `stop_waiting` ends that. A ring whose connection ends meanwhile becomes
-an orphan: it has no connection, holds references on its events itself, and is freed when it is empty.
+back, or has yet to get its events (`early`), the intake waits (`gathering`); `stop_waiting` ends that. A ring
+whose connection ends meanwhile becomes an orphan: it has no connection, holds references on its events
+itself, and is freed when it is empty.
 
 With a `store` (the service manager's; server/fd_store.py) each ring is kept there, and a new daemon has all
 of them at once, also those of programs that have ended. They are orphans until their program adopts its ring,
@@ -251,7 +252,11 @@ class Rings:
 
     def _wait_no_more(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            self._miss(key, self._awaited.pop(key))
+            known = self._awaited.pop(key)
+            if (owned := self._by_key.get(key)) is None:
+                self._miss(key, known)
+            else:
+                self.on_kept(key, self._known(owned))
         if not self._awaited:
             os.eventfd_write(self._bell, 1)  # take in from the other rings
 
@@ -318,12 +323,19 @@ class Rings:
     def saved(self) -> Iterator[tuple[Key, KnownRing]]:
         """All rings, for the state of the next daemon."""
         for owned in self._owned.values():
-            yield owned.key, self._known(owned)
+            if owned.key not in self._awaited:
+                yield owned.key, self._known(owned)
         yield from self._awaited.items()
 
-    def grown(self, ring: DataRing, event_id: int) -> None:
-        """The table of a ring's connection has one more event, or with 0 a number without one."""
-        self.on_grown(self._owned[ring].key, event_id)
+    def grown(self, ring: DataRing, event_ids: Iterable[int]) -> None:
+        """The table of a ring's connection has more events, or for each 0 a number without one."""
+        key = self._owned[ring].key
+        known = self._awaited.get(key)
+        if known is None:
+            for event_id in event_ids:
+                self.on_grown(key, event_id)
+        elif known.is_registered_in(len(ring.table)):
+            self._wait_no_more([key])
 
     def fileno(self) -> int:
         """Readable when a doorbell rang."""
@@ -400,13 +412,13 @@ class Rings:
             except (OSError, MemoryError) as error:
                 self._epoll.unregister(ring.doorbell)  # the producer keeps it open
                 raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
-        waited_for = self._awaited.pop(key, None) is not None
         missed = self._missing.pop(key, None)
         if missed is not None:
             self._services.ring_gone(missed.event_ids, -1)
         self._own(ring, peer, failed, stored=other is not None and other.stored)
-        if waited_for:
-            self._wait_no_more(())
+        known = self._awaited.get(key)
+        if known is not None and (not early or known.is_registered_in(len(table))):
+            self._wait_no_more([key])
         return ring
 
     def in_use(self, fd: int) -> bool:
@@ -470,6 +482,8 @@ class Rings:
         self._forget_place(owned, keep=keep)
         if not keep:
             self.on_gone(owned.key)
+            if self._awaited.pop(owned.key, None) is not None:
+                self._wait_no_more(())
         if owned in self._orphans:
             del self._orphans[owned]
             self._services.release_events(ring.table.event_ids())
@@ -711,7 +725,8 @@ class Rings:
         self._owned[ring] = self._by_key[owned.key] = owned
         self._shares.add(Resource.RING_BYTES, owned.share, _counted(ring.size))
         self._shares.add(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
-        self.on_kept(owned.key, self._known(owned))
+        if owned.key not in self._awaited:
+            self.on_kept(owned.key, self._known(owned))
         # The daemon may be asleep: the next commit shall ring the doorbell.
         ring.want_wakeup(True)
         os.eventfd_write(self._bell, 1)  # and read at once what an adopted ring holds
