@@ -41,6 +41,11 @@ class Disk:
     def planned(self) -> bool:
         return bool(self._fault)
 
+    @property
+    def may_refuse(self) -> bool:
+        """A call may fail."""
+        return self.full or self._fault == FAIL
+
     def revive(self) -> None:
         """The next daemon runs; a planned fault waits for it."""
         self.dead = False

@@ -28,6 +28,7 @@ from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_ids import EventIds
 from utracefsd.events.event_table import EventTable
+from utracefsd.intake.known_rings import KnownRing
 from utracefsd.intake.rings import Rings
 from utracefsd.machine.comms import CommTable
 from utracefsd.machine.shares import Resource, Shares
@@ -141,6 +142,20 @@ def the_rest_of_a_dead_program_s_ring_is_dropped(real: Any, rings: Rings, ring: 
 def rings_are_read_before_all_of_them_are_back(real: Any, rings: Rings, *args: Any, **kwargs: Any) -> None:
     real(rings, *args, **kwargs)
     rings._awaited.clear()
+
+
+@fault(KnownRing, "is_registered_in")
+def rings_are_read_before_early_ones_have_their_events(real: Any, *args: Any) -> bool:
+    return True
+
+
+@fault(Rings, "adopt")
+def records_do_not_wait_for_their_registrations(real: Any, *args: Any, **kwargs: Any) -> Any:
+    return real(*args, **kwargs | {"early": False})
+
+
+@fault(DataConnection, "_end_waits")
+def records_wait_for_a_registration_that_is_refused(real: Any, *args: Any) -> None: ...
 
 
 @fault(CommTable, "restore")

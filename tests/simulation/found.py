@@ -58,4 +58,15 @@ FOUND: list[list[Step]] = [
         ("disk", 45865, 46823, 59541, 50128),
         ("size", 41790, 40837, 41648, 11743),
     ],
+    # A ring that its program made, and handed to the next daemon before it registered its events, was read
+    # behind the others.
+    [
+        ("strike", 33596, 34033, 17554, 49553),
+        ("early", 63123, 45150, 57761, 59790),
+        ("register", 11976, 42441, 12809, 54901),
+        ("early", 42574, 57236, 57978, 52895),
+        ("storm", 34893, 45478, 61592, 7218),
+        ("look", 47178, 34938, 29711, 3350),
+        ("snapshot", 56685, 17596, 26172, 26980),
+    ],
 ]

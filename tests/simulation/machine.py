@@ -36,8 +36,8 @@ class Machine:
         self.now = 1_000_000_000_000
         self.processes: dict[int, tuple[int, int]] = {}
         """By pid: user, start time."""
-        self.owner_of: dict[int, int] = {}
-        """The process that connected, by the descriptor of the daemon's end."""
+        self.owner_of: dict[int, tuple[int, int]] = {}
+        """The process that connected and its user, by the descriptor of the daemon's end."""
         self._next = FIRST_PID
         self._exists = os.path.exists
         self._read = procfs._read
@@ -76,8 +76,7 @@ class Machine:
         return self._exists(path)
 
     def credentials(self, sock: socket.socket) -> tuple[int, int, int]:
-        pid = self.owner_of[sock.fileno()]
-        uid = self.processes[pid][0]
+        pid, uid = self.owner_of[sock.fileno()]
         return pid, uid, uid
 
     @contextlib.contextmanager

@@ -39,6 +39,8 @@ PLAIN: dict[str, dict[str, bytes]] = {
 }
 """Files of an instance that keep what is written: texts, and how each is shown; first the default."""
 
+MANY = 1 << 30
+
 LINE = (
     rb"^.{16}-\d+(?: +\([\d -]+\))? +\[(\d+)\]"
     rb" .{5} +(\d+)\.(\d+): (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)"
@@ -57,10 +59,20 @@ class Record:
     """`n` is the record's number, given out once. Records never change, so copies of a model share them."""
 
     def __init__(
-        self, n: int, name: str, k: int, cpu: int, time: int, pid: int, *, valid: bool, in_ring: bool
+        self,
+        n: int,
+        name: str,
+        k: int,
+        cpu: int,
+        time: int,
+        pid: int,
+        *,
+        valid: bool,
+        in_ring: bool,
+        index: int,
     ) -> None:
         self.n, self.name, self.k, self.cpu, self.time, self.pid = n, name, k, cpu, time, pid
-        self.valid, self.in_ring = valid, in_ring
+        self.valid, self.in_ring, self.index = valid, in_ring, index
 
     def __repr__(self) -> str:
         return f"{self.name}#{self.n} k={self.k} cpu{self.cpu} of {self.pid}"
@@ -95,14 +107,27 @@ class Program(Part):
 
     def __init__(self) -> None:
         self.events: list[str] = []
-        """By write_index."""
+        """By write_index; "": it has no event."""
         self.connected = True
         self.ring: list[Record] | None = None
         """Committed and not taken in; None: it has no ring."""
         self.adopted = True
         """This daemon reads its ring."""
-        self.lost: Counter[str] = Counter()
-        """Without room in its ring, not counted by a daemon yet."""
+        self.early = False
+        """Records of its ring wait for their registrations."""
+        self.has_waited = False
+        """Others may have been taken in before its oldest record."""
+        self.ended = False
+        """The daemon has yet to read its ring."""
+
+    def take(self) -> list[Record]:
+        """Records that a daemon takes in, out of its ring."""
+        ring = self.ring if self.ring and self.adopted else []
+        known = len(self.events) if self.early else 1 << 16
+        end = next((i for i, r in enumerate(ring) if r.index >= known), len(ring))
+        taken = ring[:end]
+        del ring[:end]
+        return taken
 
 
 class Reader(Part):
@@ -141,6 +166,10 @@ class Instance(Part):
         self.exact = True
         """Nothing but overwriting took records out of `kept`."""
         self.spare_exact = True
+        self.late = 0
+        """Late records that were seen in `kept`."""
+        self.spare_late = 0
+        """At most so many are in `spare`, where nothing counts them."""
 
 
 class Model(Part):
@@ -162,8 +191,6 @@ class Model(Part):
         """Lines of `saved_tgids`: none goes, but a daemon that starts with the option off has none."""
         self.is_late = False
         """A ring came back when others had been read already: its records may be late."""
-        self.late: Counter[str] = Counter()
-        """Late records that were seen, by buffer."""
         self.keeps = False
         """Events without a reference are still there."""
         self.in_memory: set[str] = set()
@@ -201,15 +228,23 @@ class Model(Part):
 
     # Programs
 
-    def register(self, pid: int, name: str, fields: str) -> bool:
+    def register(self, pid: int, name: str, fields: str, index: int | None = None) -> bool:
         """Whether it is accepted."""
-        if self.fields.setdefault(name, fields) != fields:
-            return False
-        self.latest[name] = fields
+        is_accepted = self.fields.get(name, fields) == fields
         events = self.programs[pid].events
-        if name not in events:
+        if index is not None:
+            self.have(pid, index, name if is_accepted else "")
+        elif is_accepted and name not in events:
             events.append(name)
-        return True
+        if is_accepted:
+            self.fields[name] = self.latest[name] = fields
+        return is_accepted
+
+    def have(self, pid: int, index: int, name: str) -> None:
+        """A write_index means this event, or none."""
+        events = self.programs[pid].events
+        events += [""] * (index - len(events))
+        events[index : index + 1] = [name]
 
     def emit(self, pid: int, record: Record, *, ring: bool) -> None:
         self.known[record.n] = record
@@ -223,12 +258,20 @@ class Model(Part):
 
     def take_in(self) -> None:
         """All rings, oldest record first."""
-        found = [r for p in self.programs.values() if p.ring and p.adopted for r in p.ring]
-        for record in sorted(found, key=lambda r: r.time):
-            self._take(record)
+        found = []
         for program in self.programs.values():
-            if program.ring is not None and program.adopted:
-                program.ring.clear()
+            taken = program.take()
+            self.is_late |= program.has_waited and bool(taken)
+            program.has_waited = program.adopted and bool(program.ring)
+            found += taken
+        for r in sorted(found, key=lambda r: r.time):
+            if self.programs[r.pid].events[r.index : r.index + 1] == [r.name]:
+                self._take(r)
+        ended = [pid for pid, program in self.programs.items() if program.ended]
+        for pid in ended:
+            del self.programs[pid]
+        if ended:
+            self.forget_unused()
 
     def _take(self, r: Record) -> None:
         if not self.status(r.name) or r.name not in self.fields or (not r.valid and self._refuses(r.name)):
@@ -256,11 +299,15 @@ class Model(Part):
             for i in self.instances.values()
         )
 
-    def gone(self, pid: int) -> None:
-        """It has ended; a daemon that reads its ring takes in the rest."""
-        self.take_in()
-        del self.programs[pid]
-        self.forget_unused()
+    def gone(self, pid: int, *, waits: bool = False) -> None:
+        """It has ended; a daemon that reads its ring takes in the rest, as soon as all rings are back."""
+        program = self.programs[pid]
+        program.early, program.ended = False, True
+        if not waits:
+            self.take_in()
+        elif program.ring is None or not program.adopted:
+            del self.programs[pid]
+            self.forget_unused()
 
     def disconnected(self, pid: int) -> None:
         self.take_in()
@@ -269,7 +316,8 @@ class Model(Part):
 
     # Daemons
 
-    def restart(self, *, killed: bool) -> None:
+    def restart(self, living: set[int], *, killed: bool) -> None:
+        """living: programs."""
         if not killed:
             self.take_in()
         self.emitted.clear()
@@ -278,8 +326,9 @@ class Model(Part):
         if not self.record_tgid:
             self.tgids.clear()
         self.awaited = set(self.fields)
+        self.programs = {pid: program for pid, program in self.programs.items() if pid in living}
         for program in self.programs.values():
-            program.connected = program.adopted = False
+            program.connected = program.adopted = program.early = program.has_waited = False
 
     def grace_over(self) -> None:
         self.awaited.clear()
@@ -389,9 +438,11 @@ class Model(Part):
         ]
         self._check_records(at + "trace", texts[at + "trace"], i.kept, i.exact, counts[0::2])
         late = sum(int(n) for text in stats for n in re.findall(rb"^late events: (\d+)", text, re.MULTILINE))
-        if late > self.late[at] and not self.is_late:
+        if late > i.late and not self.is_late:
             raise Wrong(f"{at}: {late} records are late, though all rings were back")
-        self.late[at] = late
+        i.late = late
+        if self.is_late and i.spare:
+            i.spare_late = MANY
         if i.exact:
             expect(f"{at}: recorded", sum(counts), len(i.kept))
         if i.spare is not None:
@@ -442,7 +493,7 @@ class Model(Part):
 
     def _may_be_late(self) -> bool:
         """Late records are shown with the time of the one before."""
-        return self.is_late or any(self.late.values())
+        return self.is_late or any(i.late or i.spare_late for i in self.instances.values())
 
     def _late(self, kept: list[Record]) -> bool:
         """Records came in another order than that of their times."""

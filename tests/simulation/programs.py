@@ -15,6 +15,8 @@ import msgpack
 from tests.simulation.rings import DataRing, PerfRing, Shared, StreamRing, next_descriptor
 
 TEXT = "; __rel_loc char[] s"
+NO_EVENT = "-"
+"""In place of a command that was refused."""
 
 
 def descriptors() -> set[int]:
@@ -101,6 +103,14 @@ class Program:
         self.status: Shared | None = None
         self.ring_fds: list[int] = []
         self.ring: DataRing | None = None
+        self.is_early = False
+        """It made its ring: that is handed over before its events are registered."""
+        self.is_unknown = False
+        """It has handed its ring over, and has yet to register its events."""
+        self.is_new = False
+        """No daemon has said that it has all of that, so the next one may not wait for this ring."""
+        self.refused: dict[int, str] = {}
+        """Commands of its early ring that have a write_index and no event."""
         self.damaged = False
         """Its ring contradicts itself."""
         self.words = EnableWords()
@@ -125,6 +135,16 @@ class Program:
         fd = self.answers.fds.pop()
         self.status = Shared(fd, writable=False)
         os.close(fd)
+
+    def command(self, number: int) -> str | None:
+        """One that is registered."""
+        found = [command for command in self.commands if command != NO_EVENT]
+        return found[number % len(found)] if found else None
+
+    def make_ring(self, size: int) -> None:
+        self.is_early = self.is_unknown = self.is_new = True
+        self.ring_fds = DataRing.make(size)
+        self.ring = DataRing(self.ring_fds[0])
 
     def map_ring(self) -> None:
         assert self.answers is not None

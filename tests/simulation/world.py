@@ -45,7 +45,16 @@ from tests.simulation.model import (
     expect,
 )
 from tests.simulation.model import Program as ModelProgram
-from tests.simulation.programs import TEXT, Answers, Consumer, EnableWords, Program, descriptors, payload
+from tests.simulation.programs import (
+    NO_EVENT,
+    TEXT,
+    Answers,
+    Consumer,
+    EnableWords,
+    Program,
+    descriptors,
+    payload,
+)
 from tests.simulation.rings import DATA_RINGS, STREAM_RING, DataRing, PerfRing, StreamRing
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.port import Port
@@ -66,7 +75,7 @@ TRIGGERS = {
 MOST_PROGRAMS = 5
 MOST_CONSUMERS = 3
 SEC = 1_000_000_000
-MOST_MODELS = 16
+MOST_MODELS = 32
 GRAVE = "utracefs-grave"
 IN_MEMORY = {"hist-in-memory": HISTS, "buffer-in-memory": BUFFERS}
 """Messages that say it: the next daemon will not have these."""
@@ -75,6 +84,7 @@ WEIGHTS = {
     "program": 6,
     "register": 8,
     "ring": 4,
+    "early": 8,
     "emit": 24,
     "write": 10,
     "enable": 8,
@@ -164,6 +174,10 @@ class World:
         self.numbers = 0
         self.daemon: Daemon | None = None
         self._after: Callable[[Model], object] | None = None
+        self._then: Callable[[], object] | None = None
+        """Called behind what a program has sent, before rings are taken in."""
+        self._stages: list[tuple[int, Callable[[Any, Model], object]]] = []
+        """In place of `_after`: what requests that were sent together change, with their numbers."""
         self._grace_ends = 0
         self._refused_hists = 0
         """By this daemon; the file of one goes with the next line of the log."""
@@ -209,7 +223,8 @@ class World:
         name, *numbers = step
         self.reached[name] += 1
         self.machine.pass_time(1000)
-        self._after = None
+        self._after = self._then = None
+        self._stages = []
         self._note(f"{name} {' '.join(map(str, numbers))}")
         try:
             getattr(self, "_" + name)(*numbers)
@@ -269,9 +284,11 @@ class World:
             before = [*before, *map(duplicate, before)]
             for model in before[len(self.models) :]:
                 model.grace_over()
-        taken = list(map(duplicate, before))
-        for model in taken:
-            model.take_in()
+        taken = self._taken_in(before)
+        if self._stages:
+            self.models = self._carried_out([*before, *taken])
+            self._die()
+            return
         answer = None if self._asked is None else self._asked.read()
         is_done = answer is not None and answer[0] is None
         self.models = [] if is_done else [*before, *taken]
@@ -279,7 +296,7 @@ class World:
             self.reached["killed behind an answer"] += 1
         # A program's request is carried out before the records of rings are taken in, which may not come.
         is_of_a_program = any(program.answers is self._asked for program in self.programs)
-        carried_out = [*before, *taken] if is_of_a_program else taken
+        carried_out = [*before, *taken] if is_of_a_program or not taken else taken
         if self._after is not None and (answer is None or is_done):
             done = list(map(duplicate, carried_out))
             for model in done:
@@ -290,19 +307,42 @@ class World:
                 model.keeps = True
                 self._after(model)
                 model.keeps = False
-            self.models += [*done, *kept]
+            self.models += [*done, *kept, *self._taken_in(done if is_of_a_program else [])]
         elif is_done:
             self.models = carried_out
         self._after = self._asked = None
         self._die()
 
+    def _carried_out(self, models: list[Model]) -> list[Model]:
+        """Stages that are answered, and perhaps the next ones; rings may be taken in after each."""
+        answers = {} if self._asked is None else self._asked.read_all()
+        done = sum(number in answers for number, _ in self._stages)
+        found = [] if done else models
+        for i, (_, change) in enumerate(self._stages, 1):
+            models = list(map(duplicate, models))
+            for model in models:
+                change(None, model)
+            if i >= done:
+                found = [*found, *models, *self._taken_in(models)]
+        self._stages, self._asked = [], None
+        self.reached["killed among early requests"] += 1
+        return _different(found)
+
+    def _taken_in(self, models: list[Model]) -> list[Model]:
+        """The same worlds, with the records of rings if the daemon may have taken them in."""
+        taken = [] if self._live.gathering else list(map(duplicate, models))
+        for model in taken:
+            model.take_in()
+        return taken
+
     def _die(self) -> None:
+        self._then = None
         self.disk.dead = True
         self._bury_descriptors()
         self.daemon = None
         self._consumers_end()
         self._connections_end()
-        self.each(lambda m: m.restart(killed=True))
+        self.each(lambda m: m.restart({program.pid for program in self.programs}, killed=True))
         self.models = _different(self.models)
         self.disk.revive()
         self._start()
@@ -368,6 +408,9 @@ class World:
                 raise Wrong("the daemon never rests")
         if self.disk.dead:  # compiled code may have passed the exception over
             raise Killed("an earlier call")
+        if self._then is not None:
+            then, self._then = self._then, None
+            then()
         if not daemon.gathering:
             self.each(lambda m: m.take_in())
         if self.machine.now >= self._grace_ends:
@@ -381,14 +424,23 @@ class World:
         assert self.daemon is not None
         return self.daemon
 
-    def _connect(self, port: Port, pid: int) -> Answers:
+    def _connect(self, port: Port, pid: int, uid: int = 0) -> Answers:
         ours, theirs = socket.socketpair()
-        self.machine.owner_of[ours.fileno()] = pid
+        self.machine.owner_of[ours.fileno()] = pid, uid
         port.add(ours)
         return Answers(theirs)
 
-    def _ask(self, answers: Answers, method: str, *params: Any, fds: Iterable[int] = (), cut: int = 0) -> Any:
-        """(error, result) of a request; `cut`: its bytes come in two pieces."""
+    def _ask(
+        self,
+        answers: Answers,
+        method: str,
+        *params: Any,
+        fds: Iterable[int] = (),
+        cut: int = 0,
+        then: Callable[[Any], object] | None = None,
+    ) -> Any:
+        """(error, result) of a request; `cut`: its bytes come in two pieces. then: called with the answer,
+        before rings are taken in."""
         data = answers.request(method, *params)
         self._asked = answers
         if cut:
@@ -399,8 +451,16 @@ class World:
             answers.send(data[at:])
         else:
             answers.send(data, list(fds))
+        found: list[Any] = []
+
+        def read() -> None:
+            found.append(answers.read())
+            if then is not None:
+                then(found[0])
+
+        self._then = read
         self._pump()
-        answer, self._asked = answers.read(), None
+        answer, self._asked = found[0], None
         if answer is None and not answers.ended:
             raise Wrong(f"{method} {params!r:.100} is not answered")
         self._note(f"  {method}: {answer!r}")
@@ -531,7 +591,7 @@ class World:
     # Steps
 
     def _pick(self, number: int, connected: bool = True) -> Program | None:
-        found = [p for p in self.programs if p.connected == connected]
+        found = [p for p in self.programs if p.connected == connected and not (connected and p.is_unknown)]
         return found[number % len(found)] if found else None
 
     def _program(self, user: int, *_: int) -> None:
@@ -545,7 +605,7 @@ class World:
 
     def _open(self, program: Program) -> bool:
         is_full = self._of_user(program, lambda p: p.connected) >= MOST[Resource.CONNECTIONS]
-        program.answers = self._connect(self._live.data, program.pid)
+        program.answers = self._connect(self._live.data, program.pid, program.uid)
         error, _ = self._ask(program.answers, "mmap_status")
         if is_full:
             self.reached["too many connections"] += 1
@@ -568,14 +628,20 @@ class World:
         self._end_program(program)
 
     def _end_program(self, program: Program) -> None:
-        self.machine.processes.pop(program.pid, None)
-        program.end()
-        self.programs.remove(program)
-        self._after = lambda m: m.gone(program.pid) if program.pid in m.programs else None
-        after = self._after
+        self._end_process(program)
+        self._after = after = partial(self._gone, program.pid)
         self._pump()
         self.each(after)
         self._after = None
+
+    def _end_process(self, program: Program) -> None:
+        self.machine.processes.pop(program.pid, None)
+        program.end()
+        self.programs.remove(program)
+
+    def _gone(self, pid: int, model: Model) -> None:
+        if pid in model.programs:
+            model.gone(pid, waits=self._live.gathering)
 
     def _register(self, which: int, event: int, other: int, cut: int) -> None:
         program = self._pick(which)
@@ -588,18 +654,22 @@ class World:
 
     def _do_register(self, program: Program, name: str, fields: str, cut: int = 0) -> bool:
         assert program.answers is not None
+        command = f"{name} {fields}"
+        if program.is_early and command not in program.commands:
+            program.commands.append(NO_EVENT)
+            program.indexes.append(0)
+            return self._do_register_early(program, len(program.commands) - 1, command)
 
         def after(m: Model) -> bool:
             return m.register(program.pid, name, fields)
 
         self._after = after
-        error, result = self._ask(program.answers, "DIAG_IOCSREG", {"name_args": f"{name} {fields}"}, cut=cut)
+        error, result = self._ask(program.answers, "DIAG_IOCSREG", {"name_args": command}, cut=cut)
         self._after = None
         if error is None:
             self.models = [m for m in self.models if after(m)]
             if not self.models:
                 raise Wrong(f"{name} {fields} is accepted")
-            command = f"{name} {fields}"
             if command not in program.commands:
                 program.commands.append(command)
                 program.indexes.append(0)
@@ -613,6 +683,169 @@ class World:
             if not self.models:
                 raise Wrong(f"{name} {fields} is refused: {error}")
         return False
+
+    def _do_register_early(self, program: Program, index: int, command: str) -> bool:
+        """With its write_index, which has no event if it is refused."""
+        assert program.answers is not None
+        program.refused[index] = command
+        self._after = partial(_registers, program.pid, index, command, None)
+        answer = self._ask(
+            program.answers,
+            "DIAG_IOCSREG",
+            {"name_args": command, "write_index": index},
+            then=lambda answer: self._is_one_of_these(
+                partial(_registers, program.pid, index, command, answer)
+            ),
+        )
+        self._after = None
+        return self._learn(program, index, command, *answer)
+
+    def _is_one_of_these(self, agrees: Callable[[Model], bool]) -> None:
+        self.models = [m for m in self.models if agrees(m)]
+        if not self.models:
+            raise Wrong("no possible world gives these answers")
+
+    def _learn(self, program: Program, index: int, command: str, error: Any, result: Any) -> bool:
+        if error is None:
+            expect("write_index", result[b"write_index"], index)
+            program.refused.pop(index, None)
+            program.commands[index], program.indexes[index] = command, result[b"status_index"]
+        else:
+            self.reached[f"register errno {error[0]}"] += 1
+            program.refused[index] = command
+            program.commands[index], program.indexes[index] = NO_EVENT, 0
+        return error is None
+
+    def _early(self, user: int, event: int, number: int, how: int) -> None:
+        """A program writes to a ring of its own before the daemon knows any of its events, and registers them
+        with the ring, later, or while it ends."""
+        waiting = [p for p in self.programs if p.is_unknown and p.connected]
+        if waiting and user % 2:
+            program, has_ring = waiting[user // 2 % len(waiting)], True
+        elif len(self.programs) < MOST_PROGRAMS:
+            program, has_ring = self._unborn(user, event, number), False
+        else:
+            return
+        ends = how % 3 == 0 and not self.disk.may_refuse and not (program.uid and self._live.gathering)
+        is_full = not has_ring and self._of_user(program, lambda p: p.connected) >= MOST[Resource.CONNECTIONS]
+        if ends and how // 3 % 2:
+            self.machine.processes.pop(program.pid)
+        if not has_ring:
+            program.answers = self._connect(self._live.data, program.pid, program.uid)
+        if how // 6 % 4 == 0 and not self.disk.planned:
+            self.disk.plan((KILL, TORN)[number % 2], number // 2 % 8)
+        if is_full:
+            self.reached["too many connections"] += 1
+            self._end_program(program)
+        elif ends:
+            self.reached["early, and ends"] += 1
+            self._introduce(program, has_ring=has_ring, ends=True)
+        elif not has_ring and how % 3 == 1:
+            self.reached["early, and waits"] += 1
+            if self._hand_over(program):
+                self._emit_early(program, event, number >> 4)
+                self._pump()
+        elif self._introduce(program, has_ring=has_ring):
+            self.reached["early"] += 1
+            assert program.answers is not None
+            error, _ = self._ask(program.answers, "mmap_status")
+            if error is None:
+                program.map_status()
+            else:
+                self._abandon(program)
+
+    def _unborn(self, user: int, event: int, number: int) -> Program:
+        """Without a connection."""
+        uid = USERS[user % len(USERS)]
+        program = Program(self.machine.start(uid), uid)
+        program.make_ring(DATA_RINGS[number % 7 == 0])
+        for i in range(1 + number % 3):
+            name = NAMES[(event + i) % len(NAMES)]
+            text = ((event + i) % len(NAMES) % 2) ^ (number // 3 % 8 == 0)
+            program.refused[i] = f"{name} u64 n; u32 k" + TEXT * text
+            program.commands.append(NO_EVENT)
+            program.indexes.append(0)
+        self.programs.append(program)
+        for m in self.models:
+            born = m.programs[program.pid] = ModelProgram()
+            born.ring, born.adopted, born.connected = [], False, False
+        self._emit_early(program, event, number)
+        return program
+
+    def _emit_early(self, program: Program, event: int, number: int) -> None:
+        for i in range(1 + number % 3):
+            index = (event + i) % len(program.commands)
+            self._emit_records(program, index, program.refused[index], number >> i, 2 + number % 2, b"ab")
+
+    def _hand_over(self, program: Program) -> bool:
+        """Its ring alone."""
+        assert program.answers is not None
+        assert program.ring is not None
+        is_full = self._has_no_room_for(program, program.ring.size)
+        before = list(map(duplicate, self.models))
+        for m in self.models:
+            _adopts(program.pid, None, m)
+        error, _ = self._ask(program.answers, "adopt_ring", {"early": 1}, fds=program.ring_fds)
+        if is_full:
+            expect("ring", error and error[0], errno.ENOMEM)
+        if error is None:
+            return True
+        self.models = before
+        self.reached[f"adopt errno {error[0]}"] += 1
+        self._abandon(program)
+        return False
+
+    def _introduce(self, program: Program, *, has_ring: bool, ends: bool = False) -> bool:
+        """Ring and registrations in one packet; nothing waits for an answer. ends: and the process does."""
+        answers, pid = program.answers, program.pid
+        assert answers is not None
+        assert program.ring is not None
+        data, fds = b"", list[int]()
+        stages: list[tuple[int, Callable[[Any, Model], object]]] = []
+        is_full = not has_ring and self._has_no_room_for(program, program.ring.size)
+        if not has_ring:
+            data, fds = answers.request("adopt_ring", {"early": 1}), program.ring_fds
+            refused = ([errno.ENOMEM], None) if is_full else None
+            stages.append((answers.msgid, lambda answer, m: _adopts(pid, answer or refused, m)))
+        commands = dict(sorted({**dict(enumerate(program.commands)), **program.refused}.items()))
+        for index, command in commands.items():
+            data += answers.request("DIAG_IOCSREG", {"name_args": command, "write_index": index})
+            stages.append((answers.msgid, partial(_registers, pid, index, command)))
+        if ends:
+            stages.append((0, lambda _, m: self._gone(pid, m)))
+        answers.send(data, fds)
+        found: dict[int, Any] = {}
+
+        def then() -> None:
+            if not ends:
+                found.update(answers.read_all())
+            self._stages = []
+            self._is_one_of_these(
+                lambda m: all(change(found.get(number), m) for number, change in stages if number)
+            )
+
+        if ends:
+            self._end_process(program)
+        else:
+            self._asked = answers
+        self._then, self._stages = then, stages
+        self._pump()
+        self._asked = None
+        self._note(f"  early: {found!r}")
+        if ends:
+            self.each(partial(self._gone, pid))
+            return False
+        adopted = found.get(stages[0][0], (["ended"], None))[0] if not has_ring else None
+        if is_full:
+            expect("ring", adopted and adopted[0], errno.ENOMEM)
+        if adopted is not None or answers.ended:
+            self.reached[f"adopt errno {adopted and adopted[0]}"] += 1
+            self._abandon(program)
+            return False
+        program.is_unknown = program.is_new = False
+        for (index, command), (number, _) in zip(commands.items(), stages[-len(commands) :], strict=True):
+            self._learn(program, index, command, *found[number])
+        return True
 
     def _ring(self, which: int, *_: int) -> None:
         program = self._pick(which)
@@ -653,17 +886,22 @@ class World:
     def _emit_some(
         self, program: Program, event: int, number: int, how: int, *, pump: bool, text: bytes = b"ab"
     ) -> None:
-        if not program.commands:
+        if not program.commands or program.is_unknown:
             return
-        assert program.answers is not None
         index = event % len(program.commands)
         if not program.status_of(index):
             return
-        command = program.commands[index]
         if program.ring is not None and program.ring.size == max(DATA_RINGS):
             self.reached["a data ring skips"] += program.ring.has_skipped
             for _ in range(how // 8 % 32):  # to where it skips
                 program.ring.refuse(index, 60_000)
+        self._emit_records(program, index, program.commands[index], number, how, text)
+        if pump:
+            self._pump()
+
+    def _emit_records(
+        self, program: Program, index: int, command: str, number: int, how: int, text: bytes
+    ) -> None:
         for i in range(1 + number % 8):
             self.numbers += 1
             self.machine.pass_time(100)
@@ -674,11 +912,13 @@ class World:
                 *(n, command.split()[0], k, cpu if in_ring else 0, self.machine.now, program.pid),
                 valid=valid,
                 in_ring=in_ring,
+                index=index,
             )
             data = payload(command, n, k, valid=valid, text=text)
             if not in_ring:
                 if self._live.gathering:
                     return
+                assert program.answers is not None
                 self._after = after = partial(_emit, program.pid, record, ring=False)
                 program.answers.send(msgpack.packb(index.to_bytes(4, "little") + data))
                 self._pump()
@@ -690,8 +930,6 @@ class World:
                 self.each(partial(_emit, program.pid, record, ring=True))
             else:
                 self.reached["data ring full"] += 1
-        if pump:
-            self._pump()
 
     def _write(self, *_: int) -> None:
         self._pump()
@@ -843,10 +1081,11 @@ class World:
             if code == 1:
                 i.kept, i.spare = i.spare or [], i.kept
                 i.exact, i.spare_exact = i.spare_exact, i.exact
+                i.late, i.spare_late = i.spare_late, i.late
             elif code == 0:
-                i.spare, i.spare_exact = None, True
+                i.spare, i.spare_exact, i.spare_late = None, True, 0
             elif i.spare is not None:
-                i.spare, i.spare_exact = [], True
+                i.spare, i.spare_exact, i.spare_late = [], True, 0
 
         self._write_file(at + "snapshot", str(code), after)
 
@@ -949,7 +1188,7 @@ class World:
         left = [fd for fd in descriptors() - self._kept() if GRAVE not in os.readlink(f"/proc/self/fd/{fd}")]
         if left:
             raise Wrong(f"descriptors left: {[os.readlink(f'/proc/self/fd/{fd}') for fd in left]}")
-        self.each(lambda m: m.restart(killed=False))
+        self.each(lambda m: m.restart({program.pid for program in self.programs}, killed=False))
         self._start()
 
     def _back(self, which: int, how: int, *_: int) -> None:
@@ -969,6 +1208,9 @@ class World:
         for m in self.models:
             m.programs[program.pid].connected = True
             m.programs[program.pid].events = []
+        if program.is_early:
+            self._come_back_early(program)
+            return
         for command in program.commands:
             name, fields = command.split(" ", 1)
             if not self._do_register(program, name, fields):
@@ -978,11 +1220,7 @@ class World:
             self._register_word(program, place)
         if program.ring is not None:
             assert program.answers is not None
-            if self.machine.now > self._grace_ends - GRACE_NS + GATHER_NS:
-                self.reached["a ring comes late"] += 1
-                self.each(lambda m: setattr(m, "is_late", True))
-            else:
-                self.reached["a ring comes back"] += 1
+            self._note_return(program)
             # Its records may be taken in, with those of others, before the answer.
             before = list(map(duplicate, self.models))
             for m in self.models:
@@ -993,6 +1231,34 @@ class World:
                 self.reached[f"adopt errno {error[0]}"] += 1
                 self._abandon(program)
                 return
+            self._pump()
+
+    def _note_return(self, program: Program) -> None:
+        if program.is_new or self.machine.now > self._grace_ends - GRACE_NS + GATHER_NS:
+            self.reached["a ring comes late"] += 1
+            self.each(lambda m: setattr(m, "is_late", True))
+        else:
+            self.reached["a ring comes back"] += 1
+
+    def _come_back_early(self, program: Program) -> None:
+        self._note_return(program)
+        program.is_unknown = True
+        if self.numbers % 2 == 0 and not self.disk.may_refuse:
+            self._introduce(program, has_ring=False)
+        elif self._hand_over(program):
+            for index, command in enumerate(program.commands):
+                self._do_register_early(program, index, program.refused.get(index, command))
+            program.is_unknown = program.is_new = False
+            assert program.answers is not None
+            if program.answers.ended:
+                self._abandon(program)
+        if program in self.programs:
+            known = {command.split()[0] for command in program.commands}
+            for place, (name, _) in sorted(program.words.wanted.items()):
+                if name in known:
+                    self._register_word(program, place)
+                else:
+                    program.words.wanted.pop(place)
             self._pump()
 
     def _end(self, which: int | None = None, *numbers: int) -> None:
@@ -1044,8 +1310,8 @@ class World:
     def _attach(self, event: int, kind: int, which: int, *_: int) -> None:
         """A stream or a perf event of one event, by a program of its own."""
         name, program = self._event_in(event), self._pick(which)
-        if program is not None and program.commands:  # more often one with records to come
-            name = program.commands[event % len(program.commands)].split()[0]
+        if program is not None and (command := program.command(event)):  # more often one with records to come
+            name = command.split()[0]
         if name is None or len(self.consumers) == MOST_CONSUMERS:
             return
         self._gather()
@@ -1092,7 +1358,7 @@ class World:
     def _emit_to(self, consumer: Consumer, of: int, number: int, how: int, text: bytes) -> None:
         """Records of its event, by any program that has it, or registers it now."""
         name = self.models[-1].readers[consumer.key].name
-        programs = [program for program in self.programs if program.connected]
+        programs = [program for program in self.programs if program.connected and not program.is_unknown]
         found = [p for p in programs if any(c.split()[0] == name for c in p.commands)]
         if not found and programs:
             found = [programs[of % len(programs)]]
@@ -1175,7 +1441,7 @@ class World:
     def _word(self, which: int, event: int, place: int, bit: int) -> None:
         """Register one, or unregister the one in that place."""
         program = self._pick(which)
-        if program is None or not program.commands:
+        if program is None or (command := program.command(event)) is None:
             return
         words, place = program.words, place % EnableWords.NUMBER
         words.make()
@@ -1188,7 +1454,7 @@ class World:
             words.wanted.pop(place)
             expect("a word that is unregistered", words.bits().get(place, 0), 0)
         else:
-            name = program.commands[event % len(program.commands)].split()[0]
+            name = command.split()[0]
             words.wanted[place] = name, EnableWords.BITS[bit % 4]
             self._register_word(program, place)
 
@@ -1256,6 +1522,22 @@ class World:
             error, _ = self._ask(program.answers, "DIAG_IOCSDEL", name)
             if error is None:
                 raise Wrong(f"{name} is deleted with {self.models[-1].status(name)}")
+
+
+def _adopts(pid: int, answer: Any, m: Model) -> bool:
+    program = m.programs[pid]
+    program.connected, program.events = True, []
+    program.adopted = program.early = answer is None or answer[0] is None
+    return True
+
+
+def _registers(pid: int, index: int, command: str, answer: Any, m: Model) -> bool:
+    """False: this world gives another answer. Without one it decides."""
+    name, fields = command.split(" ", 1)
+    if answer is None or answer[0] is None:
+        return m.register(pid, name, fields, index) or answer is None
+    m.have(pid, index, "")
+    return answer[0][0] != errno.EADDRINUSE or m.fields.get(name, fields) != fields
 
 
 def _different(models: list[Model]) -> list[Model]:
