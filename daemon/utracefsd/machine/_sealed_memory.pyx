@@ -28,14 +28,14 @@ cdef enum:
     MUCH = 16 << 20
 
 
-def allocate(int fd, size_t size):
+def allocate(int fd, size_t size) -> None:
     """Allocate all of it and close this descriptor. Without memory, `take` fails where it is needed."""
     with contextlib.suppress(OSError):
         disk.posix_fallocate(fd, 0, size)
     os.close(fd)
 
 
-def give_back(size_t map, size_t size, int fd):
+def give_back(size_t map, size_t size, int fd) -> None:
     """Unmap it and close its descriptor, if that is not -1."""
     with nogil:
         munmap(<void *>map, size)
