@@ -164,7 +164,8 @@ def test_losses_are_reported_while_they_happen(
         "for a in range(4_000_000): event.emit(a)\nutracefs.flush(60)"
     )
     with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, path) as recorder:
-        subprocess.run([sys.executable, "-c", more_than_fits], env=traced.env, check=True)
+        env = {**traced.env, "UTRACEFS_RING_KB": "64"}
+        subprocess.run([sys.executable, "-c", more_than_fits], env=env, check=True)
         text = ""
         while not text:
             time.sleep(recorder.step())
