@@ -194,6 +194,12 @@ class EnableWords:
         members = {f"{kind}_fd": 0, f"{kind}_addr": 8 * place, f"{kind}_bit": self.wanted[place][1]}
         return members | ({"enable_size": 8} if kind == "enable" else {})
 
+    def give_up(self, place: int) -> None:
+        """It cannot be registered: what the daemon before left there is cleared."""
+        assert self.shared is not None
+        self.wanted.pop(place)
+        self.shared.store(8 * place, 0)
+
     def bits(self) -> dict[int, int]:
         """The words that are not 0, by place."""
         found = {} if self.shared is None else {i: self.shared.u64(8 * i) for i in range(self.NUMBER)}

@@ -330,10 +330,18 @@ class World:
 
     def _taken_in(self, models: list[Model]) -> list[Model]:
         """The same worlds, with the records of rings if the daemon may have taken them in."""
-        taken = [] if self._live.gathering else list(map(duplicate, models))
+        if self._live.gathering:
+            return []
+        taken = list(map(duplicate, models))
+        # Events of programs that have ended may not have gone yet.
+        kept = [duplicate(m) for m in models if any(p.ended for p in m.programs.values())]
         for model in taken:
             model.take_in()
-        return taken
+        for model in kept:
+            model.keeps = True
+            model.take_in()
+            model.keeps = False
+        return taken + kept
 
     def _die(self) -> None:
         self._then = None
@@ -1241,11 +1249,15 @@ class World:
             self.reached["a ring comes back"] += 1
 
     def _come_back_early(self, program: Program) -> None:
+        must_wait = self._live.gathering and self.machine.now < self._grace_ends - GRACE_NS + GATHER_NS - SEC
         self._note_return(program)
         program.is_unknown = True
         if self.numbers % 2 == 0 and not self.disk.may_refuse:
             self._introduce(program, has_ring=False)
         elif self._hand_over(program):
+            must_wait &= not program.is_new and any(c != NO_EVENT for c in program.commands)
+            if must_wait and not self._live.gathering:
+                raise Wrong("rings are read before the last one has its events")
             for index, command in enumerate(program.commands):
                 self._do_register_early(program, index, program.refused.get(index, command))
             program.is_unknown = program.is_new = False
@@ -1258,7 +1270,7 @@ class World:
                 if name in known:
                     self._register_word(program, place)
                 else:
-                    program.words.wanted.pop(place)
+                    program.words.give_up(place)
             self._pump()
 
     def _end(self, which: int | None = None, *numbers: int) -> None:
@@ -1474,7 +1486,7 @@ class World:
             words.registered.add(place)
             self.reached["enable word"] += 1
         else:
-            words.wanted.pop(place)
+            words.give_up(place)
             self.reached["too many enable words"] += 1
 
     def _corrupt(self, which: int, what: int, noise: int, how: int) -> None:
