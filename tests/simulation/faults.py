@@ -41,6 +41,7 @@ Fault = Callable[[], contextlib.AbstractContextManager[None]]
 FAULTS: dict[str, Fault] = {}
 
 SELDOM = {
+    "a_buffer_is_removed_before_the_log_names_the_new_one",
     "a_log_without_room_does_not_say_so",
     "a_spare_is_not_made_again",
     "an_instance_gets_the_buffer_of_a_removed_one",
