@@ -218,7 +218,7 @@ int ut_ring_make(uint32_t size, uint32_t own_size)
 		return -EMFILE;
 	if (!size || make_file(outlet, size)) {
 		error = map_own(&outlet->ring, own_size);
-		outlet->is_ours = 1;
+		outlet->by_socket = 1;
 	}
 	if (error)
 		return error;
@@ -289,7 +289,7 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 		found.header = &positions;
 		while (lost && dr_walk(&found, &position, &write_index))
 			lost(arg, write_index);
-		if (!lost && !outlet->is_ours) {
+		if (!lost && !outlet->by_socket) {
 			/* The daemon still takes in what is there, and a thread may be in the middle of a record. */
 			uint32_t *oldest = &still_read[nr_still_read++ % MAX_STILL_READ];
 
@@ -316,7 +316,7 @@ static int wake_daemon(uint32_t number)
 	const uint64_t one = 1;
 	int fd = __atomic_load_n(&outlet->doorbell.fd, __ATOMIC_RELAXED);
 
-	if (outlet->is_ours || !ut_is_ours(&outlet->doorbell))
+	if (outlet->by_socket || !ut_is_ours(&outlet->doorbell))
 		return 0;
 	/* Not write(2), where a thread may be cancelled. It fails only if a ring of the bell is pending. */
 	if (syscall(SYS_write, fd, &one, sizeof(one)) < 0) {

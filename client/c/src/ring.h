@@ -39,7 +39,7 @@ struct ut_outlet {
 	struct ut_descriptor memory, doorbell; /* for the daemon; none: it cannot have the ring */
 	int in_use;
 	int is_shared; /* its memory, with a daemon or with relatives */
-	int is_ours;   /* the native thread reads it */
+	int by_socket; /* the native thread reads it, and sends its records */
 	int was_read;  /* perhaps, by a daemon whose connection has ended */
 };
 extern struct ut_outlet ut_outlets[UT_MAX_RINGS];
@@ -49,8 +49,8 @@ static inline uint64_t ut_place(uint32_t ring, uint32_t write_index)
 	return (uint64_t)ring << 32 | write_index;
 }
 
-/* Once per process. wake: wakes the thread that reads a ring of `is_ours`; callable from signal handlers. 0
- * or -errno. */
+/* Once per process. wake: wakes the thread that reads a ring of `by_socket`; callable from signal handlers.
+ * 0 or -errno. */
 int ut_rings_init(void (*wake)(uint32_t ring));
 /* Whether this memory is the marked one, and not a copy of it in a child. (A child of vfork(2) has its
  * parent's memory itself, so its writes are the parent's.) */

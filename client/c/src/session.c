@@ -92,7 +92,7 @@ static void end_session(struct ut_session *s)
 	}
 	if (s->state == UT_SENDS)
 		ut_lose_rest(s);
-	if (ut_outlets[s->ring].is_ours)
+	if (ut_outlets[s->ring].by_socket)
 		ut_session_give_up(s, &s->ring, 1);
 	ut_count_pending(s, 0);
 	/* A daemon has its records, or the next one may get the ring from its manager. */

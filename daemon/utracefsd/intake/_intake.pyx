@@ -187,7 +187,7 @@ cdef class Intake:
         cdef DataRing ring, best
         cdef PyObject **heads
         cdef uint64_t now, until, waiting = 0
-        cdef bint is_round = budget < 1 << 62, is_half_full = False
+        cdef bint is_round = budget < 1 << 62, is_much = False
         self.has_more = self.is_behind = False
         self.look_at_clock()    # before any ring, so that all rings are read up to this moment
         if n == 0:
@@ -207,9 +207,7 @@ cdef class Intake:
                 else:
                     waiting += ring.c.head - ring.c.tail
                     # (as its producer sees it, who rings the doorbell only when it gets fuller than this)
-                    is_half_full = is_half_full or ring.c.head - ring.c.published > <uint64_t>min(
-                        ring.c.ring.size >> 1, DR_MUCH
-                    )
+                    is_much = is_much or ring.c.head - ring.c.published > dr_much(&ring.c.ring)
                 if self.next_of(ring, now):
                     heads[live] = <PyObject *>ring
                     live += 1
@@ -255,7 +253,7 @@ cdef class Intake:
                         break
                 sift(heads, 0, live)
             # Also rings without a record now: space that was stepped over goes back to the producer.
-            self.is_behind = live > 0 or (is_half_full and done > 0)
+            self.is_behind = live > 0 or (is_much and done > 0)
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.publish()

@@ -182,10 +182,6 @@ class Shares:
         most = min(self.most[resource], (self.in_all[resource] + 1) // 2)
         return max(0, most - self.held(resource, uid))
 
-    def left(self, resource: Resource, uid: int) -> int:
-        """How much more `uid` may hold."""
-        return max(0, self.most_of(resource, uid) - self.held(resource, uid))
-
     def refusal(
         self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False
     ) -> str | None:

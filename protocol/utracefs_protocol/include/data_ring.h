@@ -319,6 +319,12 @@ static inline int dr_is_closed(const struct data_ring *r)
 	return (atomic_load_explicit(&r->header->head, memory_order_relaxed) & DR_CLOSED) != 0;
 }
 
+/* The bytes in a ring at which a producer that exceeds them rings the doorbell. */
+static inline uint32_t dr_much(const struct data_ring *r)
+{
+	return r->size / 2 < DR_MUCH ? r->size / 2 : DR_MUCH;
+}
+
 static inline uint32_t dr_need(uint32_t payload)
 {
 	return (DR_RECORD_HEADER + payload + 7u) & ~7u;

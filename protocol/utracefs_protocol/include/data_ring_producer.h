@@ -69,7 +69,7 @@ static inline struct dr_record *dr_try_reserve(struct data_ring *r, uint32_t wri
 			return NULL;
 		head = now;
 	}
-	much = r->size / 2 < DR_MUCH ? r->size / 2 : DR_MUCH;
+	much = dr_much(r);
 	*half = used <= much && used + need > much;
 	rec = (struct dr_record *)(r->data + (head & (r->size - 1)));
 	atomic_store_explicit(&rec->length_word, payload, memory_order_relaxed);

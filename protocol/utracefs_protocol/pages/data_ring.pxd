@@ -19,7 +19,6 @@ cdef extern from "data_ring.h" nogil:
     const uint32_t DR_NAMED
     const uint32_t DR_COMM
     const uint32_t DR_LOW
-    const uint32_t DR_MUCH
 
     ctypedef struct dr_header "struct dr_header":
         uint32_t magic
@@ -42,6 +41,7 @@ cdef extern from "data_ring.h" nogil:
         size_t map_bytes
 
     bint dr_valid_size(uint64_t size)
+    uint32_t dr_much(const data_ring *r)
     size_t dr_file_bytes(uint32_t size)
     int dr_map(data_ring *r, int fd, uint32_t size)
     void dr_unmap(data_ring *r)

@@ -224,7 +224,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	s->out = (struct ut_out){.data = s->memory + UT_IN_BYTES, .room = UT_OUT_BYTES};
 	s->out_sent = s->batch_size = s->batch_sent = 0;
 	if (s->state == UT_NEW && s->ring && ut_ring_has_file(s->ring)) {
-		ut_outlets[s->ring].is_ours = 0;
+		ut_outlets[s->ring].by_socket = 0;
 		ut_go(s, UT_OFFER);
 	}
 	if (s->state != UT_OFFERED || ut_send_offer(s))
