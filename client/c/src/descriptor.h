@@ -56,6 +56,8 @@ static inline int ut_take(struct ut_descriptor *d, int fd)
 
 	d->fd = -1;
 	d->beside = NULL;
+	if (fstat(fd, &now) < 0)
+		return -errno;
 	if (fd < UT_FIRST_FD) {
 		moved = fcntl(fd, F_DUPFD_CLOEXEC, UT_FIRST_FD);
 		if (moved < 0 && fd <= 2)
@@ -65,12 +67,8 @@ static inline int ut_take(struct ut_descriptor *d, int fd)
 		else
 			close(fd);
 	}
-	if (moved < 0 || fstat(moved, &now) < 0) {
-		int error = -errno;
-		if (moved >= 0)
-			close(moved);
-		return error;
-	}
+	if (moved < 0)
+		return -errno;
 	d->fd = moved;
 	d->dev = now.st_dev;
 	d->ino = now.st_ino;

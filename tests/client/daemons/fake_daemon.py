@@ -89,6 +89,8 @@ class FakeDaemon:
         self.enabled_from_start: set[bytes] = set()
         self.answering = threading.Event()
         """Cleared: requests are read and not answered."""
+        self.answered_at_once: set[str] = set()
+        """Methods that are answered all the same."""
         self.reading = threading.Event()
         """Cleared: nothing is read."""
         self.answering.set()
@@ -188,7 +190,7 @@ class FakeDaemon:
             match message:
                 case Request():
                     client.requests.append(message)
-                    if self.answering.is_set():
+                    if self.answering.is_set() or message.method in self.answered_at_once:
                         self._answer(client, message)
                     else:
                         self._unanswered.append((client, message))

@@ -303,7 +303,7 @@ static int next_fd(struct ut_session *s, struct ut_descriptor *descriptor)
 
 static int status_came(struct ut_session *s, const struct ut_message *message)
 {
-	struct stat found;
+	struct stat found = {0};
 	uint64_t size, writers;
 
 	if (message->error) {
@@ -315,7 +315,7 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 		return -EPROTO;
 	/* Beyond the file's end the mapping would cause SIGBUS in the program. */
 	if (size == 0 || size > UT_STATUS_BYTES || fstat(s->status_fd.fd, &found) || (uint64_t)found.st_size < size)
-		return -EPROTO;
+		return ut_is_ours(&s->status_fd) ? -EPROTO : -EBADF;
 	s->status_size = (uint32_t)size;
 	s->takes_writers = writers == 1;
 	s->back_off = UT_FIRST_BACK_OFF_NS;
@@ -478,20 +478,25 @@ static int receive(struct ut_session *s)
 		struct ut_fds came;
 		ssize_t got = ut_receive(s->socket.fd, s->memory + s->in_size, UT_IN_BYTES - s->in_size, &came);
 		size_t done = 0;
+		int error = 0;
 
 		if (got <= 0)
 			return got == -EAGAIN ? 0 : got ? (int)got : -ENOTCONN;
 		for (unsigned i = 0; i < came.count; i++) {
+			int taken = -EPROTO;
+
 			if (s->nr_received == sizeof(s->received) / sizeof(s->received[0]))
 				close(came.fds[i]);
-			else if (ut_take(&s->received[s->nr_received], came.fds[i]) == 0)
+			else if ((taken = ut_take(&s->received[s->nr_received], came.fds[i])) == 0)
 				s->nr_received++;
+			error = error ? error : taken;
 		}
+		if (error)
+			return error;
 		s->in_size += (size_t)got;
 		for (;;) {
 			ssize_t size = ut_object_size(s->memory + done, s->in_size - done);
 			struct ut_message message;
-			int error;
 
 			if (size < 0)
 				return -EPROTO;
@@ -568,8 +573,8 @@ static int is_taken_away(const struct ut_session *s)
 	       (s->ring ? !has_good_ring(s) : s->state == UT_OFFERED);
 }
 
-/* Begins anew at once: the program has closed descriptors (the daemon is unaffected, and so is its status
- * page), the daemon has closed the ring, or is older. */
+/* Begins anew at once: the program has closed descriptors, perhaps one that has just been received (the daemon
+ * is unaffected, and so is its status page), the daemon has closed the ring, or is older. */
 static void connect_again(struct ut_session *s, uint64_t now)
 {
 	end_connection(s);
@@ -601,7 +606,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 			if (error == -EAGAIN)
 				error = 0;
 		}
-		if (error && is_taken_away(s)) {
+		if (error == -EBADF || (error && is_taken_away(s))) {
 			connect_again(s, now);
 			error = 0;
 		}

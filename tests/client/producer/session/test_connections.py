@@ -19,6 +19,7 @@ from types import FrameType
 
 import pytest
 
+from tests.client.conftest import descriptors
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from tests.client.producer.test_session import ONE, TWO, NewSession, numbers
 from utracefs import Session
@@ -331,6 +332,30 @@ def test_a_daemon_that_talks_nonsense_is_left_alone_and_tried_again(
         listener.close()
         for fd in others:  # of the program: all of them are open
             os.close(fd)
+
+
+def test_a_descriptor_that_the_program_closes_before_it_is_mapped_is_asked_for_again(
+    daemon: FakeDaemon, session: Session
+) -> None:
+    """As when it closes all descriptors beside the library's thread. No event is off meanwhile."""
+    daemon.answering.clear()
+    daemon.answered_at_once = {"mmap_status"}
+    daemon.enabled_from_start = {ONE}
+    before = descriptors()
+    event = session.event(ONE)
+    event.emit(0)
+    wait_for(lambda: daemon.last.requests and daemon.last.requests[-1].method == "DIAG_IOCSREG")
+    (received,) = wait_for(lambda: {each for each in descriptors() - before if "memfd:status" in each})
+    os.close(int(received.split()[0]))
+    daemon.answering.set()
+    daemon.kick()
+    emitted = 1
+    while len(daemon.clients) == 1 or not event.registered:
+        event.emit(emitted)
+        emitted += 1
+        time.sleep(0.001)
+    assert session.flush(60)
+    assert numbers(daemon.last.payloads(ONE)) == [*range(emitted)]
 
 
 # ---- flush and close
