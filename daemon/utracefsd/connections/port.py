@@ -247,15 +247,17 @@ class Port:
     def _serve(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> int:
         if accepted.ending_ns is not None:
             self._close(accepted)  # it is reported only when the peer hung up
+        is_first = True
         while accepted.open and not self._paused(accepted):
             if accepted.answers is not None:
                 self._carry_out(accepted, until_ns)
             elif budget_bytes <= 0:
                 break
-            elif self._now_ns() >= until_ns:
+            elif not is_first and self._now_ns() >= until_ns:
                 return budget_bytes
-            else:
+            else:  # once whatever the time: it may be over between two looks at the clock, at each turn
                 budget_bytes -= self._receive(accepted, min(budget_bytes, self._piece(accepted)), until_ns)
+            is_first = False
             if accepted.answers is not None:
                 return max(budget_bytes, 1)
         return 0

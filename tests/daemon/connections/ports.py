@@ -69,6 +69,8 @@ class Around:
 
     def __init__(self, path: Path, rules: Rules = DATA, **options: Any) -> None:
         self.now_ns = 1_000
+        self.look_ns = 0
+        """Time that passes with each look at the clock."""
         self.made: list[FakeConnection] = []
         self.clients: list[socket.socket] = []
         self.left: list[Peer] = []
@@ -81,12 +83,16 @@ class Around:
         self.port = Port(
             rules,
             self._open,
-            now_ns=lambda: self.now_ns,
+            now_ns=self._look,
             closed=self.left.append,
             faults=self.faults,
             **options,
         )
         self.port.listen(self.listener)
+
+    def _look(self) -> int:
+        self.now_ns += self.look_ns
+        return self.now_ns
 
     def _open(self, peer: Peer) -> FakeConnection:
         self.made.append(FakeConnection(peer))

@@ -18,7 +18,7 @@ import pytest
 from tests.daemon.connections.ports import Around, FakeConnection, error_in, fill, read_all
 from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
-from utracefsd.connections.accepted_connection import MAX_DESCRIPTORS_SENT, TRACEFS
+from utracefsd.connections.accepted_connection import DATA, MAX_DESCRIPTORS_SENT, TRACEFS
 from utracefsd.connections.port import FEW
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
@@ -65,6 +65,16 @@ class TestScheduling:
             around.port.pump(accepted, budget)
         assert sorted(len(file.data) for file in around.made) == [4, budget]
         assert not around.idle()
+
+    def test_a_turn_receives_though_its_time_is_over_at_the_first_look(self, around: Around) -> None:
+        client, made = around.connected()
+        around.look_ns = 10 * DATA.turn_ns
+        client.sendall(b"abc")
+        around.turn()
+        assert made.data == b"abc"
+        client.sendall(b"def")
+        around.port.take_in_all()
+        assert made.data == b"abcdef"
 
     def test_the_end_of_a_connection_drops_it_at_once(self, around: Around) -> None:
         client = around.connect()
