@@ -212,11 +212,7 @@ class Daemon:
         # The log begins when all that was taken over is in place; until then nothing may be recorded.
         self.state = self._make_state(former)
         if self._took_over:
-            daemon_log.info(
-                "events-taken-over",
-                "took over %(events)d events of the previous daemon",
-                events=len(former.events),
-            )
+            daemon_log("events-taken-over", events=len(former.events))
         self.plugins = Plugins(
             self.table, now_ns, entry_points=Installed(options.plugins), options=options.plugin_options
         )
@@ -329,16 +325,9 @@ class Daemon:
             )
         for path, refused in ((folder.cells, cells.refused), (folder.journal, journal.refused)):
             if refused:
-                daemon_log.warning(
-                    "state-file-replaced", "%(path)s is replaced: %(reason)s", path=path, reason=refused
-                )
+                daemon_log("state-file-replaced", path=path, reason=refused)
         if cells.lost_deferred:
-            daemon_log.warning(
-                "synthetic-records-unsure",
-                "the daemon before this one was killed while %(records)d synthetic events waited to be"
-                " recorded, which may be lost",
-                records=cells.lost_deferred,
-            )
+            daemon_log("synthetic-records-unsure", records=cells.lost_deferred)
         return journal
 
     def open_tracefs(self, peer: Peer) -> TracefsConnection:

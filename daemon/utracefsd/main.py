@@ -58,7 +58,7 @@ def _raise_descriptor_limit() -> None:
 
 async def _until_signal(signals: AsyncIterator[int], end: Callable[[int], None]) -> None:
     async for number in signals:
-        daemon_log.info("ending", "ending: %(signal)s", signal=signal.Signals(number).name)
+        daemon_log("ending", signal=signal.Signals(number).name)
         end(number)
 
 
@@ -78,7 +78,7 @@ async def _until_parent_is_gone(end: Callable[[], None]) -> None:
         return
     try:
         await trio.lowlevel.wait_readable(pidfd)
-        daemon_log.info("parent-gone", "ending: the parent process is gone")
+        daemon_log("parent-gone")
         end()
     finally:
         os.close(pidfd)
@@ -141,7 +141,7 @@ def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:
         os.write(fd, b"READY\n")
         os.close(fd)
     except OSError as error:
-        daemon_log.warning("ready-fd-failed", "--ready-fd %(fd)d: %(reason)s", fd=fd, reason=error.strerror)
+        daemon_log("ready-fd-failed", fd=fd, reason=error.strerror)
         if end is not None:
             end()
 
@@ -317,7 +317,7 @@ def _run(process: Callable[[], Awaitable[None]]) -> int:
         text = failure.text if isinstance(failure, TraceError) else _reason(failure)
         if isinstance(failure, (TraceError, OSError)) and failure.errno == errno.ENOSPC:
             text += "; free space there, or mount a larger one (docker run --shm-size)"
-        daemon_log.error("failed", "%(reason)s", reason=text)
+        daemon_log("failed", reason=text)
         status = 1
     else:
         status = 0

@@ -199,12 +199,7 @@ class Acceptor:
                 Link(refused, stranger(refused)).abandon()
             self._take_reserve()
             if self._reserve is not None:
-                daemon_log.error(
-                    "connection-turned-away",
-                    "%(socket)s: a connection was turned away: %(reason)s (raise LimitNOFILE=)",
-                    socket=name,
-                    reason=error.strerror,
-                )
+                daemon_log("connection-turned-away", socket=name, reason=error.strerror)
                 return True
         self._pause(listener, error.strerror, now_ns)
         return False
@@ -215,11 +210,6 @@ class Acceptor:
                 self._reserve = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def _pause(self, listener: socket.socket, why: str | None, now_ns: int) -> None:
-        daemon_log.error(
-            "accepting-pauses",
-            "%(socket)s: accepting pauses: %(reason)s",
-            socket=self._rules.name,
-            reason=why,
-        )
+        daemon_log("accepting-pauses", socket=self._rules.name, reason=why)
         self.again_ns = now_ns + ACCEPT_PAUSE_NS
         self._epoll.modify(listener, 0)

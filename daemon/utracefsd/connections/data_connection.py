@@ -401,9 +401,7 @@ class DataConnection:
 
     def _fail(self, error: TraceError) -> None:
         """Send the last message to this peer, and end the connection."""
-        daemon_log.debug(
-            "bad-peer", "pid %(pid)d: its connection ends: %(reason)s", pid=self.peer.pid, reason=error.text
-        )
+        daemon_log("bad-peer", pid=self.peer.pid, reason=error.text)
         self._send(encode_notification("error", [error.errno, error.text]))
         self.closing = True
         self._drop_fds()
@@ -431,13 +429,7 @@ class DataConnection:
                 self._note_refused(params.name_args[:512], error, now_ns)
                 if params.write_index is not None:
                     self._end_waits(params.write_index)
-            daemon_log.debug(
-                "request-refused",
-                "pid %(pid)d: %(method)s is refused: %(reason)s",
-                pid=self.peer.pid,
-                method=request.method[:64],
-                reason=error.text,
-            )
+            daemon_log("request-refused", pid=self.peer.pid, method=request.method[:64], reason=error.text)
             self._send(encode_error(request.msgid, error.errno, error.text))
         self._has_begun = True
 

@@ -268,12 +268,7 @@ class TracefsConnection:
             try:
                 self._handles.pop(handle).close()
             except TraceError as error:
-                daemon_log.debug(
-                    "handle-close-failed",
-                    "closing handle %(handle)d: %(reason)s",
-                    handle=handle,
-                    reason=error,
-                )
+                daemon_log("handle-close-failed", handle=handle, reason=error)
             except Exception as error:  # noqa: BLE001 - counted and logged
                 self._services.faults.note(error, f"closing handle {handle} failed")
         self._file_handles.clear()

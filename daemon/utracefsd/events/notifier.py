@@ -260,14 +260,7 @@ class Notifiers:
         overdue, self._overdue_pids = list(self._overdue_pids), {}
         named = ", ".join(map(str, overdue[:MOST_NAMED]))
         more = f" and {len(overdue) - MOST_NAMED} more" if len(overdue) > MOST_NAMED else ""
-        daemon_log.warning(
-            "enable-bits-overdue",
-            "enable bits were not acknowledged within %(after_ms)d ms by pid %(pids)s%(more)s: stopped, or"
-            " too busy",
-            after_ms=ACKNOWLEDGE_NS // 1_000_000,
-            pids=named,
-            more=more,
-        )
+        daemon_log("enable-bits-overdue", after_ms=ACKNOWLEDGE_NS // 1_000_000, pids=named, more=more)
 
 
 FREE_NS = 100_000_000
@@ -324,10 +317,4 @@ class WaitBudget:
         waited.full_ns = max(waited.full_ns, until_ns) + counted_ns * REFILL_DIVISOR
         if not waited.is_logged and not self.is_left(peer, until_ns):
             waited.is_logged = True
-            daemon_log.warning(
-                "enable-bits-slow",
-                "enable bits of user %(uid)d took %(took_ms)d ms of what operations have to wait; for a while"
-                " none waits for that user's programs",
-                uid=peer.share,
-                took_ms=MOST_NS // 1_000_000,
-            )
+            daemon_log("enable-bits-slow", uid=peer.share, took_ms=MOST_NS // 1_000_000)

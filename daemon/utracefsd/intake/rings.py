@@ -262,12 +262,7 @@ class Rings:
 
     def _miss(self, key: Key, known: KnownRing) -> None:
         if not self._missing:
-            daemon_log.warning(
-                "ring-lost",
-                "a data ring of the daemon before this one did not come back (pid %(pid)d); what it held is"
-                " lost, and how many records that was is unknown; daemon_stats counts such rings",
-                pid=known.pid,
-            )
+            daemon_log("ring-lost", pid=known.pid)
         self._missing[key] = known
         self._services.ring_gone(known.event_ids, 1)
         self.on_gone(key)
@@ -298,12 +293,7 @@ class Rings:
                 if self._journal is not None:
                     self._journal.resume(ring)
             except (ValueError, OSError, MemoryError) as error:
-                daemon_log.warning(
-                    "ring-not-taken-over",
-                    "a data ring of pid %(pid)d cannot be taken over: %(reason)s",
-                    pid=known.pid,
-                    reason=error,
-                )
+                daemon_log("ring-not-taken-over", pid=known.pid, reason=error)
                 self._services.release_events(known.event_ids)
                 self._store.drop(name_of(key))
                 self._miss(key, self._awaited.pop(key))
@@ -493,12 +483,7 @@ class Rings:
         self._shares.drop(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
 
     def _end_corrupt_orphan(self, owned: _Owned) -> None:
-        daemon_log.warning(
-            "ring-corrupt",
-            "a data ring of pid %(pid)d that has no connection ends: %(reason)s",
-            pid=owned.ring.pid,
-            reason=_CORRUPT,
-        )
+        daemon_log("ring-corrupt", pid=owned.ring.pid, reason=_CORRUPT)
         self._forget(owned)
 
     def end_orphans(self, *, all_of_them: bool = False) -> None:

@@ -24,9 +24,9 @@ class Faults:
         place = _place(error)
         if place not in self._places and len(self._places) < _MAX_PLACES:
             self._places.add(place)
-            daemon_log.error("fault", "%(what)s: a bug of the daemon", what=what, exc_info=error)
+            daemon_log("fault", what=what, exc_info=error)
         else:
-            daemon_log.debug("fault-again", "%(what)s: %(error)r again", what=what, error=error)
+            daemon_log("fault-again", what=what, error=error)
 
 
 def _place(error: BaseException) -> tuple[type[BaseException], str, int]:

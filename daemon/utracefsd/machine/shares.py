@@ -210,13 +210,7 @@ class Shares:
         counts = self._refused[resource]
         counts[uid] = count = counts.get(uid, 0) + 1
         if str(count).strip("0") == "1":
-            daemon_log.warning(
-                "user-refused",
-                "user %(uid)d is refused, number %(count)d: %(reason)s",
-                uid=uid,
-                count=count,
-                reason=text,
-            )
+            daemon_log("user-refused", uid=uid, count=count, reason=text)
 
     def scarce(self, resource: Resource, uid: int) -> bool:
         """Whether more than half is held of the user's limit, or of the limit in all."""

@@ -121,9 +121,7 @@ class FdStore:
             self.on_blocked()
 
     def _give_up(self, error: OSError) -> None:
-        daemon_log.warning(
-            "fd-store-failed", "the service manager keeps no data rings: %(reason)s", reason=error.strerror
-        )
+        daemon_log("fd-store-failed", reason=error.strerror)
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.close()

@@ -49,12 +49,7 @@ def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
                     # container).
                     if error.errno not in (errno.EPERM, errno.EINVAL):
                         raise
-                    daemon_log.info(
-                        "group-not-usable",
-                        "%(path)s: only for this user, who is not in the group %(gid)d",
-                        path=path,
-                        gid=gid,
-                    )
+                    daemon_log("group-not-usable", path=path, gid=gid)
             sock.listen(BACKLOG)
             yield sock
         finally:
@@ -101,9 +96,7 @@ def given_sockets(listen_fds: Sequence[ListenFd]) -> dict[str, socket.socket]:
         names = (listen_fd.name, Path(os.fsdecode(address)).name)
         name = next((n for n in names if n in (DATA_SOCKET, TRACEFS_SOCKET)), None)
         if name is None or name in given or sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
-            daemon_log.warning(
-                "socket-unexpected", "unexpected socket %(name)r from systemd; closed", name=listen_fd.name
-            )
+            daemon_log("socket-unexpected", name=listen_fd.name)
             sock.close()
         else:
             given[name] = sock

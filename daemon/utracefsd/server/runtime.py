@@ -203,11 +203,7 @@ def _remove_marked(mark: Path, uid: int) -> None:
         stack.callback(os.close, folder_fd)
         if not _try_lock(folder_fd) or not mark.exists():
             return
-        daemon_log.info(
-            "folder-removed",
-            "removing %(folder)s: its daemon was killed, and ended with its parent",
-            folder=folder,
-        )
+        daemon_log("folder-removed", folder=folder)
         if ours:
             for name in (DATA_SOCKET, TRACEFS_SOCKET):
                 with contextlib.suppress(OSError):
@@ -293,12 +289,7 @@ def _free_name(folder: Path, uid: int) -> Path:
         return folder
     if owner == uid:
         return folder
-    daemon_log.warning(
-        "status-folder-taken",
-        "%(folder)s is taken by uid %(uid)d; another name is used",
-        folder=folder,
-        uid=owner,
-    )
+    daemon_log("status-folder-taken", folder=folder, uid=owner)
     return folder.with_name(f"{folder.name}.{secrets.token_hex(8)}")
 
 

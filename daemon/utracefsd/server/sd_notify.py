@@ -80,11 +80,7 @@ class Notifier:
         elif name.startswith("@"):
             address = b"\0" + os.fsencode(name[1:])
         elif name:
-            daemon_log.warning(
-                "notify-socket-invalid",
-                "NOTIFY_SOCKET=%(name)s is neither a path nor an abstract name; ignored",
-                name=name,
-            )
+            daemon_log("notify-socket-invalid", name=name)
         own = os.getpid() if pid is None else pid
         meant_for_us = not watchdog_pid or (watchdog_pid.isdecimal() and int(watchdog_pid) == own)
         interval_s = None
@@ -113,9 +109,4 @@ class Notifier:
                 sock.settimeout(SEND_TIMEOUT_S)
                 sock.sendto(state.encode(), self.address)
         except OSError as error:
-            daemon_log.warning(
-                "notify-failed",
-                "telling the service manager %(state)r failed: %(reason)s",
-                state=state.split("\n")[0],
-                reason=error,
-            )
+            daemon_log("notify-failed", state=state.split("\n")[0], reason=error)

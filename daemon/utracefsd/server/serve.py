@@ -131,12 +131,7 @@ async def serve(
         stack.callback(daemon.data.accept_last)
         async with trio.open_nursery() as nursery:
             Server(daemon).start(nursery, store)
-            daemon_log.info(
-                "listening",
-                "sockets in %(directory)s, status file %(status_file)s",
-                directory=place.directory,
-                status_file=place.status_file,
-            )
+            daemon_log("listening", directory=place.directory, status_file=place.status_file)
             task_status.started(Serving(place, daemon))
 
 

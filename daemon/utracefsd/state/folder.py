@@ -133,11 +133,7 @@ class StateFolder:
         self.remove_unused_buffers()  # now, so that unused folders take no space from a new one
         if behind:
             taken.ended = False
-            daemon_log.warning(
-                "state-was-full",
-                "the daemon before this one had no room to write down what was set, enabled or removed last;"
-                " that is as it was before",
-            )
+            daemon_log("state-was-full")
         return taken
 
     def buffers_of(self, number: int) -> "BufferFolders":
@@ -167,31 +163,16 @@ class StateFolder:
                     disk.mkdir(aside, 0o700)
                 remove(aside / name)
                 disk.rename(path, aside / name)
-                daemon_log.warning(
-                    "state-file-foreign",
-                    "%(path)s is not a file of this daemon; moved to %(aside)s",
-                    path=path,
-                    aside=aside,
-                )
+                daemon_log("state-file-foreign", path=path, aside=aside)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                daemon_log.warning(
-                    "state-file-in-the-way",
-                    "%(path)s is in the way: %(reason)s",
-                    path=path,
-                    reason=error.strerror,
-                )
+                daemon_log("state-file-in-the-way", path=path, reason=error.strerror)
 
     def set_aside(self, why: str) -> None:
         """Move the files to set-aside/, replacing what was there, for a start with an empty state."""
         aside = self.path / SET_ASIDE
-        daemon_log.warning(
-            "state-set-aside",
-            "starting afresh, what was found is in %(aside)s: %(reason)s",
-            aside=aside,
-            reason=why,
-        )
+        daemon_log("state-set-aside", aside=aside, reason=why)
         self._buffers.clear()
         remove(aside)
         with contextlib.suppress(FileExistsError):
@@ -230,15 +211,7 @@ class StateFolder:
         if self._warned:
             return
         self._warned = True
-        daemon_log.warning(
-            "buffer-in-memory",
-            "ring buffers will not survive a restart of the daemon: %(folder)s has too little room for them"
-            " (%(reason)s). Mount a larger %(mount)s (docker run --shm-size) or choose a smaller"
-            " buffer_size_kb, KiB per cpu; then restart",
-            folder=self.path,
-            reason=why.strerror,
-            mount=self.path.parent,
-        )
+        daemon_log("buffer-in-memory", folder=self.path, reason=why.strerror, mount=self.path.parent)
 
     def _adopt_buffer(self, instance: TakenInstance, nr_cpus: int) -> None:
         """Adopt the ring buffer of this instance; a damaged one costs its own records only. Raises StateError
@@ -260,10 +233,8 @@ class StateFolder:
     def _lose_buffer(self, instance: TakenInstance, error: Exception) -> None:
         """Keep the files of a damaged ring buffer in set-aside; the instance gets an empty one."""
         aside = self.path / SET_ASIDE
-        daemon_log.warning(
+        daemon_log(
             "buffer-lost",
-            "all records of %(instance)s are lost, what was found is in %(aside)s: the ring buffer cannot be"
-            " taken over: %(reason)s",
             instance=f"the instance {shown(instance.name)}" if instance.name else "the top instance",
             aside=aside,
             reason=error,
@@ -281,11 +252,7 @@ class StateFolder:
         except (OSError, ValueError) as error:
             check_readable(folder, error)
             buffer = RingBuffer.adopt(folder, guess=True)
-            daemon_log.warning(
-                "snapshot-guessed",
-                "which records are a snapshot is not known, the earlier ones are taken for it: %(reason)s",
-                reason=error,
-            )
+            daemon_log("snapshot-guessed", reason=error)
             return buffer
 
     def _read_log(self) -> tuple[bytes, bool] | None:

@@ -168,7 +168,7 @@ class State:
         if self._wait:
             self._wait -= 1
         elif self._rewrite():
-            daemon_log.info("state-written-again", "the state is written again")
+            daemon_log("state-written-again")
             self._instances.recycle()
             self.folder.remove_unused_buffers()
         else:
@@ -320,12 +320,7 @@ class State:
         self.file.append(b"".join(map(self._pack, needed)))
         self.file.mark_behind()
         self._back_off = 0
-        daemon_log.error(
-            "state-full",
-            "the state cannot be written, %(folder)s is full: new events and instances are refused, and what"
-            " is set, enabled or removed from now on is as before if this daemon is killed. Free some",
-            folder=self.folder.path.parent,
-        )
+        daemon_log("state-full", folder=self.folder.path.parent)
 
 
 def restore_events(taken: Taken, table: EventTable) -> list[Event]:

@@ -117,10 +117,8 @@ class StandingFile:
         """Log once for each line: programs decide how many events there are."""
         if text not in self._reported:
             self._reported.add(text)
-            daemon_log.warning(
+            daemon_log(
                 "standing-not-set",
-                "%(file)s: %(line)s is not set for %(event)s, nor for what else is refused for want of room:"
-                " %(reason)s",
                 file=self._name,
                 line=shown(text),
                 event=shown(event.tracepoint_name),

@@ -149,9 +149,7 @@ class Plugin:
             worker.post(lambda: self._call("close", close))
         self._worker = self._loading = self._object = None
         if not worker.close(CLOSE_S):
-            daemon_log.warning(
-                "plugin-left", "plug-in %(plugin)s does not end; it is left behind", plugin=self.name
-            )
+            daemon_log("plugin-left", plugin=self.name)
 
     def _ready(self) -> Worker:
         """Its thread, after making its object. ConsumerError: EIO, EBUSY."""
@@ -206,13 +204,7 @@ class Plugin:
         self.slow += 1
         if "slow" not in self._logged:
             self._logged.add("slow")
-            daemon_log.warning(
-                "plugin-slow",
-                "plug-in %(plugin)s: a batch takes %(took_ms).0f ms; what finds no room meanwhile is lost for"
-                " it, and counted",
-                plugin=self.name,
-                took_ms=took_s * 1000,
-            )
+            daemon_log("plugin-slow", plugin=self.name, took_ms=took_s * 1000)
 
     def _tell(self, method: str, event: Event) -> None:
         """Call an optional method of the plug-in. Its exception is counted and has no other effect."""
@@ -230,13 +222,7 @@ class Plugin:
         self.failures += 1
         if method not in self._logged:
             self._logged.add(method)
-            daemon_log.warning(
-                "plugin-failed",
-                "plug-in %(plugin)s: %(method)s raised %(error)r; its further failures are only counted",
-                plugin=self.name,
-                method=method,
-                error=error,
-            )
+            daemon_log("plugin-failed", plugin=self.name, method=method, error=error)
 
 
 def _nothing() -> None:

@@ -194,11 +194,7 @@ class BufferStore:
         try:
             self._replace(sizes_kb, subbuf_size)
         except TraceError as error:
-            daemon_log.warning(
-                "buffer-not-resized",
-                "the ring buffer stays at its smallest size, write to buffer_size_kb: %(reason)s",
-                reason=error.text,
-            )
+            daemon_log("buffer-not-resized", reason=error.text)
 
     def _sizes_kb(self) -> list[int]:
         return [self.buffer.size_kb(cpu) for cpu in range(self.nr_cpus)]

@@ -52,12 +52,7 @@ _TAKES = {LOG2: 1, BUCKET: 1, DIV_CONST: 1, NEGATE: 1, ADD: 2, SUB: 2, MULT: 2, 
 
 def warn_of_memory(folder: object, error: OSError) -> None:
     """A table is in memory of this process, because there is no space for its file."""
-    daemon_log.warning(
-        "hist-in-memory",
-        "a histogram will not survive a restart of the daemon: %(folder)s has too little room (%(reason)s)",
-        folder=folder,
-        reason=error.strerror,
-    )
+    daemon_log("hist-in-memory", folder=folder, reason=error.strerror)
 
 
 cdef class HistTable:
@@ -157,11 +152,7 @@ cdef class HistTable:
                         raise
                     self.leave_file(error)
         except Exception as error:
-            daemon_log.warning(
-                "hist-without-memory",
-                "a histogram drops its records: there is no memory for it: %(reason)s",
-                reason=error,
-            )
+            daemon_log("hist-without-memory", reason=error)
             return False
         self.has_memory = True
         return True

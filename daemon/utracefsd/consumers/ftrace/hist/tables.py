@@ -106,9 +106,7 @@ class Tables:
                 table = self._adopt(self._folder / name, bits, key_size, nr_words)
             except (OSError, ValueError, MemoryError) as error:
                 check_readable(self._folder / name, error)
-                daemon_log.warning(
-                    "hist-lost", "the counts of a histogram are lost: %(reason)s", reason=error
-                )
+                daemon_log("hist-lost", reason=error)
             else:
                 return self._hold_first(table, instance)
         return self.make(instance, bits, key_size, nr_words)
@@ -160,11 +158,7 @@ class Tables:
             try:
                 table.remove()
             except OSError as error:
-                daemon_log.warning(
-                    "hist-file-left",
-                    "the file of a histogram cannot be removed: %(reason)s",
-                    reason=error.strerror,
-                )
+                daemon_log("hist-file-left", reason=error.strerror)
         self._dropped.clear()
 
     def bytes_of(self, instance: int) -> int:

@@ -129,9 +129,8 @@ class Triggers:
                 attached = KINDS[command.name].restore(self._place, event, command, one)
                 self._place.files.add_trigger(event, attached, at_end=True)
             except (KeyError, TraceError, OSError, MemoryError) as error:
-                daemon_log.warning(
+                daemon_log(
                     "trigger-lost",
-                    "the trigger %(trigger)s of %(event)s is lost: %(reason)s",
                     trigger=shown(one.command),
                     event=shown(event.tracepoint_name),
                     reason=error,

@@ -126,10 +126,7 @@ class StacktraceKind(_Simple):
 
     def _make(self, place: Place, parsed: _Parsed) -> AttachedTrigger:
         if not parsed.kept:
-            daemon_log.info(
-                "trigger-stacktrace",
-                "trigger stacktrace: it counts, and records nothing; there is no stack of the kernel",
-            )
+            daemon_log("trigger-stacktrace")
         trigger = Stacktrace(place.cells, parsed.count, **parsed.options)
         return parsed.attached(trigger, self._slot(None))
 
