@@ -15,16 +15,12 @@ import errno
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST, normalized, split_name
+from utracefs_protocol.hist.errors import Log
 from utracefs_protocol.limits import MAX_DYNAMIC_LINE
 from utracefs_protocol.text import shown
 from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, CommandString, Event
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.synthetic import (
-    BAD_DYNAMIC_COMMAND,
-    SyntheticError,
-    declared_text,
-    split_command,
-)
+from utracefsd.events.synthetic import BAD_DYNAMIC_COMMAND, declared_text, split_command
 
 _WHITESPACE = b" \t\n\v\f\r"
 
@@ -73,7 +69,7 @@ def create_synthetic(table: EventTable, line: bytes, *, privileged: bool = True)
     name, fields = split_command(command)
     system, slash, name_in_system = name[2:].partition(b"/")
     if slash and system != SYSTEM_SYNTHETIC:
-        raise SyntheticError(errno.EINVAL, BAD_DYNAMIC_COMMAND, command=command)
+        raise Log(command).fault(BAD_DYNAMIC_COMMAND)
     return _create_synthetic(table, name_in_system if slash else system, fields, command, privileged)
 
 

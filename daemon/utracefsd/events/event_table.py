@@ -216,7 +216,7 @@ class EventTable:
     def create_synthetic(self, name: bytes, fields: bytes, command: bytes) -> Event:
         """A synthetic event, which no registration finds. command: the whole line, for positions.
 
-        SyntheticError: EINVAL as `parse_synthetic`, EEXIST. TraceError: EMFILE (as many as all others
+        HistError: EINVAL as `parse_synthetic`, EEXIST. TraceError: EMFILE (as many as all others
         together), ENODEV (no free trace event id), ENOSPC (no space in the state's log).
         """
         exists = (SYSTEM_SYNTHETIC, name) in self._by_path

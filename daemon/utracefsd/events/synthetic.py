@@ -10,11 +10,9 @@ Parsing and messages follow kernel/trace/trace_events_synth.c.
 
 import errno
 
-import attrs
-
-from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import INTEGERS, Declaration, Field, FieldKind
 from utracefs_protocol.events.event_format import format_text
+from utracefs_protocol.hist.errors import Log
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE
 from utracefs_protocol.text import any_base, shown
 from utracefsd.events.event import Event
@@ -60,30 +58,6 @@ _ALPHANUMERIC = _ALPHA | frozenset(b"0123456789")
 _BLANKS = b" \t\n\v\f\r"
 
 
-class SyntheticError(TraceError):
-    """A definition was refused. message, position, command: for `error_log`."""
-
-    def __init__(
-        self, errno: int, message: str, position: int = 0, text: str = "", *, command: bytes = b""
-    ) -> None:
-        super().__init__(errno, text or message)
-        self.message = message
-        self.position = position
-        self.command = command
-
-
-@attrs.frozen
-class _Errors:
-    """Errors that point into a command."""
-
-    command: bytes
-    """The whole command."""
-
-    def at(self, message: str, part: bytes, errno: int = errno.EINVAL) -> SyntheticError:
-        position = max(0, self.command.find(part))
-        return SyntheticError(errno, message, position, f"{message}: {shown(part)}", command=self.command)
-
-
 def is_good_name(name: bytes) -> bool:
     """A name of the C language (is_good_name())."""
     return bool(name) and name[0] in _ALPHA and _ALPHANUMERIC.issuperset(name)
@@ -101,41 +75,41 @@ def parse_synthetic(name: bytes, fields_text: bytes, command: bytes, *, exists: 
     """Parse a definition (check_command(), __create_synth_event()). Between two `;` there may be several
     fields, or none.
 
-    command: the whole line, for positions. SyntheticError: EINVAL; EEXIST where the event exists.
+    command: the whole line, for positions. HistError: EINVAL; EEXIST where the event exists.
     """
-    errors = _Errors(command)
+    log = Log(command)
     if not name or b";" in name or len(fields_text.partition(b";")[0].split()) < 2:
-        raise errors.at(BAD_COMMAND, b"")
+        raise log.fault(BAD_COMMAND)
     if not is_good_name(name):
-        raise errors.at("Illegal name", name)
+        raise log.fault("Illegal name", name)
     if exists:
-        raise errors.at("Event already exists", name, errno.EEXIST)
+        raise log.fault("Event already exists", name, errno.EEXIST)
     fields: list[Field] = []
     offset = ENTRY_HEADER_SIZE
     for text in fields_text.split(b";"):
         words = text.split()
         while words:
-            field, words = _parse_field(words, offset, errors)
+            field, words = _parse_field(words, offset, log)
             if len(fields) == MAX_FIELDS:
-                raise errors.at("Too many fields", b"")
+                raise log.fault("Too many fields")
             fields.append(field)
             offset += STRING_BYTES if field.kind is FieldKind.CHAR_ARRAY else _SLOT
     return Declaration(name, tuple(fields))
 
 
-def _parse_field(words: list[bytes], offset: int, errors: _Errors) -> tuple[Field, list[bytes]]:
+def _parse_field(words: list[bytes], offset: int, log: Log) -> tuple[Field, list[bytes]]:
     """The first field, and the words behind it (parse_synth_field())."""
     prefix, type_, *rest = b"", *words
     if type_ == b"unsigned":
         if len(words) < 3:
-            raise errors.at("Incomplete type", type_)
+            raise log.fault("Incomplete type", type_)
         prefix, type_, *rest = b"unsigned ", *rest
     if not rest:
-        raise errors.at("Invalid field", type_)
+        raise log.fault("Invalid field", type_)
     declared, *rest = rest
     name, bracket, array = declared.partition(b"[")
     if not is_good_name(name):
-        raise errors.at("Illegal name", declared)
+        raise log.fault("Illegal name", declared)
     full = prefix + type_ + bracket + array
     signed = not full.startswith(b"u") and full != b"gfp_t"
     if (size := _SIZES.get(full)) is not None:
@@ -144,15 +118,14 @@ def _parse_field(words: list[bytes], offset: int, errors: _Errors) -> tuple[Fiel
         length = _string_length(full)
         if length is None:
             message = "Invalid array specification" if bracket else "Invalid type"
-            raise errors.at(message, declared if bracket else type_)
+            raise log.fault(message, declared if bracket else type_)
         if length:
             return Field(full, name, offset, length, signed, FieldKind.CHAR_ARRAY), rest
         return Field(b"__data_loc " + full, name, offset, _SLOT, True, FieldKind.DATA_LOC), rest
-    error = errors.at("Invalid type", type_)
     if b"long[" in full:
-        text = f"field {shown(name)}: there is no stack of the kernel here; leave it out"
-        error = SyntheticError(errno.EINVAL, error.message, error.position, text, command=errors.command)
-    raise error
+        log.add("Invalid type", type_)
+        raise log.refused(f"field {shown(name)}: there is no stack of the kernel here; leave it out")
+    raise log.fault("Invalid type", type_)
 
 
 def _string_length(type_: bytes) -> int | None:

@@ -108,9 +108,9 @@ INSTANCE_FILES: RowTable[Instance] = row_table(
     Row(b"snapshot", opener=lambda i, flags, peer: SnapshotFile(i, -1, flags)),
     Row(
         b"standing_events",
-        lambda i: i.standing_text(),
+        lambda i: i.standing_events.text(),
         lambda i, data, peer: i.set_standing(data),
-        lambda i, peer: i.clear_standing(),
+        lambda i, peer: i.standing_events.clear(),
     ),
     _standing_file(b"standing_filters", lambda i: i.standing_filters),
     _standing_file(b"standing_triggers", lambda i: i.standing_triggers),

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.consumers.counts.counts import EventCounters
+from utracefs_protocol.hist.errors import HistError
+from utracefsd.consumers.counts.counts import EventCounters, EventCounts
 from utracefsd.consumers.ftrace.event.event_words import first_word
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events import dynamic_events
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.synthetic import SyntheticError
 from utracefsd.machine.comms import CommTable
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
@@ -25,8 +25,10 @@ from utracefsd.tree.nodes import (
     READ_WRITE,
     WRITE_ONLY,
     Directory,
+    FileNode,
     Node,
     OpenFile,
+    OpenText,
     Row,
     Rows,
     RowTable,
@@ -126,42 +128,27 @@ def _store_synthetic(parts: Parts, data: bytes, peer: Peer) -> int:
 def _synthetic_errors_logged(parts: Parts) -> Iterator[None]:
     try:
         yield
-    except SyntheticError as error:
-        parts.instances.top.error_log.add("synthetic_events", error.message, error.command, error.position)
+    except HistError as error:
+        parts.instances.top.error_log.add_all("synthetic_events", error)
         raise
 
 
-class _OpenCounts(OpenFile):
-    """Not in the kernel: counts the events whose globs are written to it, while it is open. Seeking to the
-    beginning makes the text anew."""
+def _want_counts(counts: EventCounts, data: bytes, peer: Peer) -> int:
+    word, used = first_word(data)
+    if word:
+        counts.want(word)
+    return used
 
-    seekable = True
-    is_steady = True
 
-    def __init__(self, counters: EventCounters, flags: int) -> None:
-        super().__init__(flags)
+_COUNTS: Row[EventCounts] = Row(b"event_counts", EventCounts.text, _want_counts)
+
+
+class _OpenCounts(OpenText):
+    """Not in the kernel: counts the events whose globs are written to it, while it is open."""
+
+    def __init__(self, counters: EventCounters, flags: int, peer: Peer) -> None:
         self._counts = counters.open()
-        self._text = b""
-        self._pieces: Iterator[bytes] | None = None
-
-    def _write(self, data: bytes) -> int:
-        word, used = first_word(data)
-        if word:
-            self._counts.want(word)
-        return used
-
-    def _read(self, size: int) -> bytes:
-        if self._pieces is None:
-            self._pieces = self._counts.text()
-        if not self._text:
-            self._text = next(self._pieces, b"")
-        piece, self._text = self._text[:size], self._text[size:]
-        return piece
-
-    def _seek(self, offset: int) -> None:
-        if offset:
-            raise TraceError(errno.EINVAL, "this file is read from its beginning")
-        self._text, self._pieces = b"", None
+        super().__init__(FileNode(_COUNTS, self._counts), flags, peer)
 
     def _close(self) -> None:
         self._counts.close()
@@ -177,7 +164,7 @@ _TOP_FILES: RowTable[Parts] = row_table(
         _store_dynamic,
         lambda parts, peer: dynamic_events.truncate(parts.table, privileged=peer.privileged),
     ),
-    Row(b"event_counts", opener=lambda parts, flags, peer: _OpenCounts(parts.counters, flags)),
+    Row(b"event_counts", opener=lambda parts, flags, peer: _OpenCounts(parts.counters, flags, peer)),
     Row(b"printk_formats", lambda parts: b""),
     Row(b"refused_events", lambda parts: b"".join(parts.table.refused.values())),
     Row(b"saved_cmdlines", lambda parts: parts.comms.saved_cmdlines_text()),

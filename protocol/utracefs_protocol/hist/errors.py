@@ -1,4 +1,4 @@
-"""Why a hist definition is refused: an errno, and entries for `error_log`.
+"""Why the definition of a histogram or synthetic event is refused: an errno, and entries for `error_log`.
 
 TraceError
 └── HistError       the errno of the write; `entries` are the kernel's log entries before that, in
@@ -8,20 +8,22 @@ TraceError
 import errno as errno_numbers
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.text import shown
 
 
 class HistError(TraceError):
-    """A definition was refused. entries: (message, column in the command) for each entry of `error_log`."""
+    """A definition was refused. entries: (message, column in `command`) for each entry of `error_log`."""
 
-    def __init__(self, errno: int, text: str, entries: tuple[tuple[str, int], ...] = ()) -> None:
+    def __init__(self, errno: int, text: str, entries: tuple[tuple[str, int], ...], command: bytes) -> None:
         super().__init__(errno, text)
         self.entries = entries
+        self.command = command
 
 
 class Log:
     """The log entries that the kernel would make for one command, which is shown and searched for positions.
 
-    command: the definition with `hist:` before it, as last_cmd_set() of trace_events_hist.c keeps it.
+    command: for a histogram with `hist:` before it, as last_cmd_set() of trace_events_hist.c keeps it.
     """
 
     def __init__(self, command: bytes) -> None:
@@ -36,8 +38,8 @@ class Log:
     def fault(self, message: str, at: bytes = b"", errno: int = errno_numbers.EINVAL) -> HistError:
         """The error to raise: the entries so far, and one more."""
         self.add(message, at)
-        return self.refused(f"{message}: {at[:200].decode('utf-8', 'backslashreplace')}", errno)
+        return self.refused(f"{message}: {shown(at)}" if at else message, errno)
 
     def refused(self, text: str, errno: int = errno_numbers.EINVAL) -> HistError:
         """The error to raise: the entries so far. text: for the user who wrote the command."""
-        return HistError(errno, text, tuple(self.entries))
+        return HistError(errno, text, tuple(self.entries), self.command)

@@ -159,7 +159,7 @@ def test_an_id_that_the_ring_buffer_knows_is_kept_for_the_same_event(world: Worl
 def test_after_a_restart_programs_that_are_not_back_give_way(world: World) -> None:
     """Events enabled by lines are removed first, then disabled ones; an event whose program is back stays."""
     world.table.shares.most[Resource.EVENTS] = 4
-    world.instance.clear_standing()
+    world.instance.standing_events.clear()
     restored = [register(world, name) for name in (b"plain", b"back")]
     world.w(b"standing_events", b"user_events:*")
     world.instance.events.disable_all()

@@ -6,9 +6,9 @@ import pytest
 
 from tests.daemon.tree.world import World, errno_of
 from utracefs_protocol.events.declaration import Declaration, FieldKind
+from utracefs_protocol.hist.errors import HistError
 from utracefsd.events import dynamic_events
 from utracefsd.events.synthetic import (
-    SyntheticError,
     is_good_name,
     parse_synthetic,
     print_fmt,
@@ -93,11 +93,10 @@ def test_types(text: bytes, type_: bytes) -> None:
     ],
 )
 def test_refused(command: bytes, message: str, position: int) -> None:
-    with pytest.raises(SyntheticError) as caught:
+    with pytest.raises(HistError) as caught:
         parse(command)
     assert caught.value.errno == errno.EINVAL
-    assert caught.value.message == message
-    assert caught.value.position == position
+    assert caught.value.entries == ((message, position),)
 
 
 def test_several_fields_between_semicolons() -> None:

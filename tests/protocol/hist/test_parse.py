@@ -127,7 +127,7 @@ def test_positions_are_those_of_the_first_occurrence() -> None:
     assert isinstance(error, HistError)
     assert error.errno == errno.EINVAL
     assert error.entries == (("first", 10), ("second", 0))
-    assert error.text == "second: nowhere"
+    assert error.text == "second: 'nowhere'"
 
 
 def test_nothing_to_point_at() -> None:

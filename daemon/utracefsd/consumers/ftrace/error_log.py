@@ -3,6 +3,8 @@ command."""
 
 from collections.abc import Callable
 
+from utracefs_protocol.filter import FilterError
+from utracefs_protocol.hist.errors import HistError
 from utracefsd.consumers.ftrace.settings import Settings
 
 _ENTRIES = 8
@@ -31,6 +33,14 @@ class ErrorLog:
             caret,
         )
         self._settings.error_log = (*self._settings.error_log, entry)[-_ENTRIES:]
+
+    def add_filter(self, text: bytes, error: FilterError) -> None:
+        """append_filter_err() of kernel/trace/trace_events_filter.c: `Error` for an error without a text."""
+        self.add("event filter parse error", error.message or "Error", text, error.position or 0)
+
+    def add_all(self, location: str, error: HistError) -> None:
+        for message, position in error.entries:
+            self.add(location, message, error.command, position)
 
     def text(self) -> bytes:
         """`error_log`, oldest first."""

@@ -18,7 +18,7 @@ this file.
     error_log   ErrorLog                             error_log.py
     standing_*  StandingFile: for new events         standing_files.py
     triggers    Triggers                             trigger/commands.py
-    here        set_event and standing_events, recording and printing
+    here        set_event, recording and printing
 
 When does a buffer clear itself? The kernel reuses ids after an event is removed, so records of a removed
 event could be printed with the format of the next one. Its solution, followed here: the removal of an event
@@ -148,6 +148,14 @@ class Instance:
         self._paused = 0
         self._text_changes = 0
         # They act when an event is made; `_listen` subscribes only while there are lines.
+        self.standing_events = StandingFile(
+            self.settings,
+            "standing_events",
+            lambda event, _: self.events.enable(event),
+            self._listen,
+            last_only=True,
+            setting="standing",
+        )
         self.standing_filters = StandingFile(
             self.settings, "standing_filters", self.set_filter, self._listen, last_only=True
         )
@@ -163,9 +171,8 @@ class Instance:
         self.closed = True
         self.events.close()
         self.comms.want_tgids(self, False)
-        self.clear_standing()
-        self.standing_filters.clear()
-        self.standing_triggers.clear()
+        for standing in (self.standing_events, self.standing_filters, self.standing_triggers):
+            standing.clear()
         if self._watches_removed:
             self.table.on_dynamic_removed.remove(self._dynamic_removed)
             self._watches_removed = False
@@ -197,7 +204,7 @@ class Instance:
         try:
             self.events.set_filter(event, text)
         except FilterError as error:
-            self._log_filter_error(text, error)
+            self.error_log.add_filter(text, error)
             raise
 
     def set_filters(self, events: Iterable[Event], text: bytes) -> None:
@@ -209,21 +216,14 @@ class Instance:
             try:
                 self.events.set_filter(event, text, instead=refused)
             except FilterError:
-                self._log_filter_error(text, refused)
-
-    def _log_filter_error(self, text: bytes, error: FilterError) -> None:
-        self.error_log.add("event filter parse error", error.message or "Error", text, error.position or 0)
+                self.error_log.add_filter(text, refused)
 
     def inject(self, event: Event, command: bytes, pid: int) -> None:
         """One write to `inject`: see `EventFiles.inject`."""
         self.events.inject(event, command, min(self._current_cpu(), self.nr_cpus - 1), pid)
         self.comms.wrote(pid)
 
-    # Standing subscriptions: events that may not exist yet (not in the kernel, whose users poll instead).
-
-    def standing_text(self) -> bytes:
-        """`standing_events`: the globs, one a line, in the order they were written."""
-        return b"".join(b"%s\n" % glob for glob in self.settings.standing)
+    # Standing subscriptions.
 
     def set_standing(self, data: bytes) -> int:
         """One write to `standing_events`: takes one word, returns how many bytes it used.
@@ -233,29 +233,15 @@ class Instance:
         a glob.
         """
         word, used = first_word(data)
-        if not word:
-            return used
-        glob = word.removeprefix(b"!")
-        if glob is not word:
-            if glob not in self.settings.standing:
-                raise TraceError(
-                    errno.EINVAL, "standing_events does not list it; repeat the line as it is shown"
-                )
-            self._stand_by([other for other in self.settings.standing if other != glob])
-            return used
-        check_glob(glob)
-        self.store.expand()
-        self._stand_by([*self.settings.standing, glob])
-        self.events.set_enabled([event for event in self.table.events() if glob_matches(glob, event)], True)
+        if word.startswith(b"!"):
+            self.standing_events.remove(word[1:])
+        elif word:
+            check_glob(word)
+            self.store.expand()
+            self.standing_events.set_lines(dict.fromkeys([*self.standing_events.lines, word]))
+            wanted = [event for event in self.table.events() if glob_matches(word, event)]
+            self.events.set_enabled(wanted, True)
         return used
-
-    def clear_standing(self) -> None:
-        """Truncating standing_events calls this. Enabled events stay enabled."""
-        self._stand_by(())
-
-    def _stand_by(self, globs: Iterable[bytes]) -> None:
-        self.settings.standing = tuple(dict.fromkeys(globs))
-        self._listen()
 
     def _listen(self) -> None:
         """Observe new events while any standing file has lines."""
@@ -273,8 +259,7 @@ class Instance:
     def _created(self, event: Event) -> None:
         self.standing_filters.created(event)
         self.standing_triggers.created(event)
-        if any(glob_matches(glob, event) for glob in self.settings.standing):
-            self.events.enable(event)
+        self.standing_events.created(event)
 
     def would_attach(self, event: Event) -> bool:
         """Whether the event is attached here exactly as the standing lines say. False with triggers on which
@@ -283,7 +268,7 @@ class Instance:
         return (
             file.probe is not None
             and not file.switches
-            and (not file.enabled or any(glob_matches(glob, event) for glob in self.settings.standing))
+            and (not file.enabled or self.standing_events.means(event))
             and (not file.triggers or (self.standing_triggers.means(event) and self.triggers.may_go(event)))
         )
 
@@ -412,7 +397,7 @@ class Instance:
         snapshot = wanted.pop("snapshot", False)
         for name, value in wanted.items():
             setattr(self.settings, name, value)
-        self._stand_by(self.settings.standing)
+        self._listen()
         if self.settings.clear_pending:
             self._mark()
         self.store.restore_sizes(in_memory, expanded=expanded, snapshot=snapshot)

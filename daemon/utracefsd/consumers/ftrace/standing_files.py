@@ -1,17 +1,17 @@
-"""`standing_filters` and `standing_triggers`: lines that are written to the files of each new event.
+"""`standing_events`, `standing_filters` and `standing_triggers`: lines that are applied to each new event.
 
+    standing_events      GLOB            it is enabled if a line matches
     standing_filters     GLOB FILTER     to its `filter`: the last line that matches
     standing_triggers    GLOB TRIGGER    to its `trigger`: all lines that match, in their order
 
-They are to `filter` and `trigger` what `standing_events` is to `set_event`: a filter for an event that no
-program has declared yet is in place before its first record. (The kernel has no such files.)
-
-A line does not affect events that exist. If a line is invalid for an event, the effect is that of a failed
-write to its file; the error is in that file (a filter) and in error_log.
+A filter for an event that no program has declared yet is in place before its first record. (The kernel has
+no such files; its users poll.) A line of the last two does not affect events that exist. If it is invalid for
+an event, the effect is that of a failed write to its file; the error is in that file (a filter) and in
+error_log.
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import shown
@@ -28,7 +28,7 @@ MAX_LINES = 1024
 
 
 class StandingFile:
-    """One of the two files, of one instance."""
+    """One of the files, of one instance."""
 
     def __init__(
         self,
@@ -38,12 +38,14 @@ class StandingFile:
         on_changed: Callable[[], None],
         *,
         last_only: bool,
+        setting: str = "",
     ) -> None:
-        """name: of the setting with the lines, and of the file. write: to the event's own file; may raise
-        TraceError, OSError, MemoryError. on_changed: called after each change. last_only: use only the last
+        """name: of the file. setting: the one with the lines, if it has another name. write: the text of a
+        line, to the event; may raise TraceError, OSError, MemoryError. on_changed: called after each change. last_only: use only the last
         of several matching lines."""
         self._settings = settings
         self._name = name
+        self._setting = setting or name
         self._write = write
         self._on_changed = on_changed
         self._last_only = last_only
@@ -52,7 +54,7 @@ class StandingFile:
     @property
     def lines(self) -> tuple[bytes, ...]:
         """In the order of writing."""
-        lines: tuple[bytes, ...] = getattr(self._settings, self._name)
+        lines: tuple[bytes, ...] = getattr(self._settings, self._setting)
         return lines
 
     def text(self) -> bytes:
@@ -65,11 +67,7 @@ class StandingFile:
         if not line:
             return
         if line.startswith(b"!"):
-            if line[1:] not in self.lines:
-                raise TraceError(
-                    errno.EINVAL, f"{self._name} does not list it; repeat the line as it is shown"
-                )
-            self._set([other for other in self.lines if other != line[1:]])
+            self.remove(line[1:])
             return
         glob, _, text = line.partition(b" ")
         check_glob(glob)
@@ -82,17 +80,23 @@ class StandingFile:
         lines = [*(other for other in self.lines if other != line), line]
         if len(lines) > MAX_LINES:
             raise TraceError(errno.E2BIG, f"{self._name} has at most {MAX_LINES} lines")
-        self._set(lines)
+        self.set_lines(lines)
+
+    def remove(self, line: bytes) -> None:
+        """EINVAL: it is not listed."""
+        if line not in self.lines:
+            raise TraceError(errno.EINVAL, f"{self._name} does not list it; repeat the line as it is shown")
+        self.set_lines([other for other in self.lines if other != line])
 
     def means(self, event: Event) -> bool:
         return any(glob_matches(line.partition(b" ")[0], event) for line in self.lines)
 
     def clear(self) -> None:
         """Truncating the file calls this."""
-        self._set(())
+        self.set_lines(())
 
-    def _set(self, lines: Sequence[bytes]) -> None:
-        setattr(self._settings, self._name, tuple(lines))
+    def set_lines(self, lines: Iterable[bytes]) -> None:
+        setattr(self._settings, self._setting, tuple(lines))
         self._reported.clear()
         self._on_changed()
 

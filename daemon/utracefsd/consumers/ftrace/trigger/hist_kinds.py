@@ -19,6 +19,7 @@ from utracefs_protocol.filter import Filter
 from utracefs_protocol.hist.errors import HistError, Log
 from utracefs_protocol.hist.parse import Command as HistCommand
 from utracefs_protocol.hist.parse import parse_parts, split_filter
+from utracefs_protocol.text import escaped
 from utracefsd.consumers.ftrace.buffer.buffer_store import memory_errors
 from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link, When
@@ -141,15 +142,10 @@ class HistKind:
     name = b"hist"
 
     def write(self, place: Place, event: Event, command: Command) -> None:
-        log = Log(b"hist:" + (command.rest or b""))
         try:
-            _write(place, event, command, log)
+            _write(place, event, command, Log(b"hist:" + (command.rest or b"")))
         except HistError as error:
-            location = b"hist:%s:%s" % (event.system, event.tracepoint_name)
-            for message, position in error.entries:
-                place.error_log.add(
-                    location.decode("utf-8", "backslashreplace"), message, log.command, position
-                )
+            place.error_log.add_all(escaped(b"hist:" + event.full_name), error)
             raise
 
     def restore(self, place: Place, event: Event, command: Command, saved: SavedTrigger) -> AttachedTrigger:

@@ -76,9 +76,7 @@ class Place:
         try:
             return self.files.parse_filter(event, text)
         except FilterError as error:
-            # append_filter_err() of kernel/trace/trace_events_filter.c: `Error` for an error without a text.
-            message = error.message or "Error"
-            self.error_log.add("event filter parse error", message, text, error.position or 0)
+            self.error_log.add_filter(text, error)
             raise
 
 
