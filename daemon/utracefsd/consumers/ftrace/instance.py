@@ -124,7 +124,6 @@ class Instance:
             nr_cpus=nr_cpus,
             names=names,
         )
-        # Files that change the sink's switches.
         self.pids = PidLists(self.settings, self.sink, comms)
         self._current_cpu = current_cpu
         self.markers = Markers(self.sink, self.options, comms, now_ns, current_cpu)
@@ -149,12 +148,7 @@ class Instance:
         self._text_changes = 0
         # They act when an event is made; `_listen` subscribes only while there are lines.
         self.standing_events = StandingFile(
-            self.settings,
-            "standing_events",
-            lambda event, _: self.events.enable(event),
-            self._listen,
-            last_only=True,
-            setting="standing",
+            self.settings, "standing_events", self._enable, self._listen, last_only=True
         )
         self.standing_filters = StandingFile(
             self.settings, "standing_filters", self.set_filter, self._listen, last_only=True
@@ -162,8 +156,7 @@ class Instance:
         self.standing_triggers = StandingFile(
             self.settings, "standing_triggers", self.triggers.write, self._listen, last_only=False
         )
-        self._watches_created = False
-        self._watches_removed = False
+        self._watches_created = self._watches_removed = False
 
     def close(self) -> None:
         """Detach from all events and from the table; records stay readable while a reader has the buffer
@@ -255,6 +248,9 @@ class Instance:
             else:
                 self.table.on_created.remove(self._created)
                 self.table.idle.subscribers.remove(self)
+
+    def _enable(self, event: Event, _: bytes) -> None:
+        self.events.enable(event)
 
     def _created(self, event: Event) -> None:
         self.standing_filters.created(event)

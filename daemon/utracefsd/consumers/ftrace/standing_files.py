@@ -38,14 +38,13 @@ class StandingFile:
         on_changed: Callable[[], None],
         *,
         last_only: bool,
-        setting: str = "",
     ) -> None:
-        """name: of the file. setting: the one with the lines, if it has another name. write: the text of a
-        line, to the event; may raise TraceError, OSError, MemoryError. on_changed: called after each change. last_only: use only the last
-        of several matching lines."""
+        """name: of the file. write: the text of a line, to the event; may raise TraceError, OSError,
+        MemoryError. on_changed: called after each change. last_only: use only the last of several matching
+        lines."""
         self._settings = settings
         self._name = name
-        self._setting = setting or name
+        self._setting = "standing" if name == "standing_events" else name
         self._write = write
         self._on_changed = on_changed
         self._last_only = last_only
