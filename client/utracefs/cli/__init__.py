@@ -27,17 +27,14 @@ from utracefs_protocol.extras import how_to_install
 from utracefs_protocol.places import DELETED
 from utracefs_protocol.terminal import drop_unwritten
 
-__all__ = ["COMMAND_SETTINGS", "Failure", "Group", "LazyGroup", "ParamType", "cli", "main", "version"]
-
 if TYPE_CHECKING:
-    ParamType = click.ParamType
+    from click.shell_completion import CompletionItem
+
+    ParamType = click.ParamType[Any]
 else:
+    ParamType = click.ParamType  # generic only since click 8.4
 
-    class ParamType(click.ParamType):
-        """Generic only since click 8.4."""
-
-        def __class_getitem__(cls, _kind: object) -> type:
-            return cls
+__all__ = ["COMMAND_SETTINGS", "Failure", "Group", "LazyGroup", "Parsed", "cli", "main", "version"]
 
 
 COMMAND_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -55,6 +52,28 @@ class Failure(Exception):
         self.reason = reason
         self.status = status
         self.detail = detail
+
+
+class Parsed(ParamType):
+    """The type of an option or argument whose value is `parse` of the text. ValueError of that: wrong usage,
+    with its text. complete: as click's `shell_complete`."""
+
+    def __init__(
+        self,
+        name: str,
+        parse: Callable[[str], object],
+        complete: "Callable[[click.Context, click.Parameter, str], list[CompletionItem]] | None" = None,
+    ) -> None:
+        self.name = name
+        self._parse = parse
+        if complete is not None:
+            self.shell_complete = complete  # type: ignore[assignment, method-assign]
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Group(click.Group):

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 import attrs
 import click
 
-from utracefs.cli import Failure, ParamType
+from utracefs.cli import Failure, Parsed
 from utracefs.cli.completion import complete_path, complete_pattern
 from utracefs.cli.instance_option import TOP, Place, instance_names
 from utracefs.tree import runtime_dir
@@ -78,26 +78,7 @@ def json_option(function: F) -> F:
 
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from utracefs.tree.tracefs import Tracefs
-
-
-class _Seconds(ParamType[float]):
-    """An option for a time above 0, in seconds or with a unit. with_0: 0 is valid, too."""
-
-    name = "seconds"
-
-    def __init__(self, *, with_0: bool = False) -> None:
-        self._with_0 = with_0
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = -1.0
-        with contextlib.suppress(ValueError):
-            seconds = seconds_of(str(value))
-        if seconds < 0 or (seconds == 0 and not self._with_0):
-            self.fail(f"{value!r} is not a number of seconds above 0, or a time like 90s, 10m, 2h, 1d")
-        return seconds
 
 
 def seconds_option(
@@ -110,11 +91,20 @@ def seconds_option(
     with_0: bool = False,
 ) -> Callable[[F], F]:
     """A time above 0, or 0, too: 10 or 10s, 5m, 2h, 1d."""
+
+    def parse(text: str) -> float:
+        seconds = -1.0
+        with contextlib.suppress(ValueError):
+            seconds = seconds_of(text)
+        if seconds < 0 or (seconds == 0 and not with_0):
+            raise ValueError(f"{text!r} is not a number of seconds above 0, or a time like 90s, 10m, 2h, 1d")
+        return seconds
+
     return click.option(
         *filter(None, (letter, option)),
         name,
         metavar="TIME",
-        type=_Seconds(with_0=with_0),
+        type=Parsed("seconds", parse),
         default=default,
         show_default=default is not None,
         help=help_text,
@@ -126,25 +116,18 @@ def duration_option(help_text: str) -> Callable[[F], F]:
     return seconds_option("--duration", "duration_s", help_text)
 
 
-class EventPattern(ParamType[str]):
-    """SYSTEM:NAME, a bare name, or a glob of either; completed from the events of the daemon."""
+def event_pattern(text: str) -> str:
+    """Check SYSTEM:NAME, a bare name, or a glob of either. ValueError."""
+    if not text or re.search(r"\s", text) or text.startswith("!"):
+        raise ValueError(f"{text!r} is not an event: SYSTEM:NAME, NAME, or a glob of either")
+    if text.count(":") > 1:
+        raise ValueError(f"{text!r} has more than one ':'; several events have a -e each")
+    if len(bytes_of(text)) > MAX_WORD:
+        raise ValueError(f"{text[:20]!r}... is longer than {MAX_WORD} bytes")
+    return text
 
-    name = "event"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        if not text or re.search(r"\s", text) or text.startswith("!"):
-            self.fail(f"{text!r} is not an event: SYSTEM:NAME, NAME, or a glob of either", param, ctx)
-        if text.count(":") > 1:
-            self.fail(f"{text!r} has more than one ':'; several events have a -e each", param, ctx)
-        if len(bytes_of(text)) > MAX_WORD:
-            self.fail(f"{text[:20]!r}... is longer than {MAX_WORD} bytes", param, ctx)
-        return text
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        return complete_pattern(ctx, param, incomplete)
+EVENT_PATTERN: Final = Parsed("event", event_pattern, complete_pattern)
 
 
 def path_argument(name: str, **options: Any) -> Callable[[F], F]:
@@ -166,7 +149,7 @@ def with_extras(extra: str = "") -> Iterator[None]:
 def events_option(help_text: str) -> Callable[[F], F]:
     """`-e EVENT`, repeated."""
     return click.option(
-        "-e", "--event", "events", metavar="EVENT", type=EventPattern(), multiple=True, help=help_text
+        "-e", "--event", "events", metavar="EVENT", type=EVENT_PATTERN, multiple=True, help=help_text
     )
 
 
@@ -175,7 +158,7 @@ def events_argument(*, required: bool) -> Callable[[F], F]:
     return click.argument(
         "events",
         metavar="EVENT..." if required else "[EVENT...]",
-        type=EventPattern(),
+        type=EVENT_PATTERN,
         nargs=-1,
         required=required,
     )

@@ -1,12 +1,12 @@
 """The paths of an instance in the tree, and the option `-B/--instance`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import click
 
-from utracefs.cli import ParamType
+from utracefs.cli import Parsed
 from utracefs.cli.completion import complete_instance
 from utracefs_protocol.text import bytes_of
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from utracefs.tree.tracefs import Tracefs
 
 
-class InstanceName(ParamType[str]):
-    name = "instance"
+def instance_name(text: str) -> str:
+    """Check it. ValueError."""
+    if not text or "/" in text or "\0" in text or text in (".", ".."):
+        raise ValueError(f"{text!r} is not the name of an instance: a file name")
+    if len(bytes_of(text)) > MAX_NAME:
+        raise ValueError(f"{text[:20]!r}... is longer than {MAX_NAME} bytes")
+    return text
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        if not text or "/" in text or "\0" in text or text in (".", ".."):
-            self.fail(f"{text!r} is not the name of an instance: a file name", param, ctx)
-        if len(bytes_of(text)) > MAX_NAME:
-            self.fail(f"{text[:20]!r}... is longer than {MAX_NAME} bytes", param, ctx)
-        return text
+
+INSTANCE_NAME: Final = Parsed("instance", instance_name)
 
 
 def instance_option(help_text: str = "In this instance instead of the top one.") -> Callable[[F], F]:
@@ -56,7 +56,7 @@ def instance_option(help_text: str = "In this instance instead of the top one.")
         "--instance",
         "place",
         metavar="NAME",
-        type=InstanceName(),
+        type=INSTANCE_NAME,
         callback=lambda _ctx, _param, value: Place(value or ""),
         shell_complete=complete_instance,
         help=help_text,

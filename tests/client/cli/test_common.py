@@ -14,11 +14,11 @@ from tests.client.cli.kit import Cli
 from utracefs.cli import Failure, common
 from utracefs.cli.common import (
     HELLO_S,
-    EventPattern,
     EventStats,
     connect,
     echo,
     echo_json,
+    event_pattern,
     event_stats,
     numbers,
     selected,
@@ -63,13 +63,13 @@ def test_reading_stats() -> None:
 
 @pytest.mark.parametrize("word", ["a", "s:a", "s:", ":a", "http_*", "[ab]", "x" * 127, "\udcff"])
 def test_words_for_events(word: str) -> None:
-    assert EventPattern().convert(word, None, None) == word
+    assert event_pattern(word) == word
 
 
 @pytest.mark.parametrize("word", ["", "a b", "a\tb", "!a", "a:b:c", "x" * 128, "ä" * 64])
 def test_no_words_for_events(word: str) -> None:
-    with pytest.raises(click.BadParameter):
-        EventPattern().convert(word, None, None)
+    with pytest.raises(ValueError):
+        event_pattern(word)
 
 
 def test_selection() -> None:

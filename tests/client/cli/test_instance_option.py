@@ -2,11 +2,10 @@
 
 import json
 
-import click
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
-from utracefs.cli.instance_option import MAX_NAME, TOP, InstanceName, Place
+from utracefs.cli.instance_option import MAX_NAME, TOP, Place, instance_name
 
 
 def test_places() -> None:
@@ -17,13 +16,13 @@ def test_places() -> None:
 
 @pytest.mark.parametrize("name", ["a", "a b", "ä", "x" * MAX_NAME, "..."])
 def test_names(name: str) -> None:
-    assert InstanceName().convert(name, None, None) == name
+    assert instance_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "/", ".", "..", "a\0", "x" * (MAX_NAME + 1), "ä" * 128])
 def test_what_is_no_name(name: str) -> None:
-    with pytest.raises(click.BadParameter):
-        InstanceName().convert(name, None, None)
+    with pytest.raises(ValueError):
+        instance_name(name)
 
 
 def test_each_command_works_in_the_instance_alone(traced: Cli) -> None:

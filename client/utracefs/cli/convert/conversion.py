@@ -17,7 +17,7 @@ import attrs
 import click
 
 import utracefs
-from utracefs.cli import Failure, ParamType
+from utracefs.cli import Failure, Parsed
 from utracefs.cli.common import events_option, handling, tell, with_options
 from utracefs.cli.event_options import all_filters, filter_option
 from utracefs.cli.filter_errors import about_the_filter
@@ -37,39 +37,25 @@ if TYPE_CHECKING:
     from utracefs.recordings.recording import Recording
 
 
-class CpuList(ParamType[frozenset[int]]):
-    """`0,2-5`, Linux' syntax for lists of cpus."""
-
-    name = "cpus"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> frozenset[int]:
-        cpus: set[int] = set()
-        for part in str(value).split(","):
-            first, _, last = part.partition("-")
-            digits = first + last
-            if not (first and digits.isascii() and digits.isdigit()) or int(last or first) < int(first):
-                self.fail(f"{value!r} is not a list of cpus such as 0,2-5", param, ctx)
-            cpus.update(range(int(first), min(int(last or first), 1 << 16) + 1))
-        return frozenset(cpus)
+def _cpus(text: str) -> frozenset[int]:
+    """Parse `0,2-5`, Linux' syntax for lists of cpus. ValueError."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        digits = first + last
+        if not (first and digits.isascii() and digits.isdigit()) or int(last or first) < int(first):
+            raise ValueError(f"{text!r} is not a list of cpus such as 0,2-5")
+        cpus.update(range(int(first), min(int(last or first), 1 << 16) + 1))
+    return frozenset(cpus)
 
 
-class Time(ParamType[int]):
-    """Seconds of the recording's clock, as printed by `utracefs report -t`; in nanoseconds."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            seconds = decimal.Decimal(str(value))
-            if not 0 <= seconds < 1 << 34:  # 2^64 ns
-                raise decimal.InvalidOperation
-        except decimal.InvalidOperation:
-            self.fail(f"{value!r} is not a time in seconds", param, ctx)
-        return int(seconds * 10**9)
+def time_ns(text: str) -> int:
+    """Nanoseconds of seconds of the recording's clock, as printed by `utracefs report -t`. ValueError."""
+    with contextlib.suppress(decimal.InvalidOperation):
+        seconds = decimal.Decimal(text)
+        if 0 <= seconds < 1 << 34:  # 2^64 ns
+            return int(seconds * 10**9)
+    raise ValueError(f"{text!r} is not a time in seconds")
 
 
 @attrs.frozen
@@ -142,12 +128,14 @@ def selection_options(function: F) -> F:
         run,
         raw_eventheader_option(),
         filter_option("Only records that pass, as an event's filter file has it: 'status >= 500'."),
-        click.option("--until", "until_ns", metavar="S", type=Time(), help="Before this time."),
+        click.option(
+            "--until", "until_ns", metavar="S", type=Parsed("time", time_ns), help="Before this time."
+        ),
         click.option(
             "--since",
             "since_ns",
             metavar="S",
-            type=Time(),
+            type=Parsed("time", time_ns),
             help="From this time on, in seconds (see report -t).",
         ),
         click.option(
@@ -160,7 +148,9 @@ def selection_options(function: F) -> F:
             multiple=True,
             help="Only this process or thread.",
         ),
-        click.option("--cpu", "cpus", metavar="LIST", type=CpuList(), help="Only these cpus: 0,2-5."),
+        click.option(
+            "--cpu", "cpus", metavar="LIST", type=Parsed("cpus", _cpus), help="Only these cpus: 0,2-5."
+        ),
         events_option("Only these events: SYSTEM:NAME, NAME, or globs."),
     )
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import attrs
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure, ParamType
+from utracefs.cli import COMMAND_SETTINGS, Failure, Parsed
 from utracefs.cli.common import connect, directory_option, duration_option, seconds_option, tell, with_extras
 from utracefs.cli.convert.conversion import (
     Selection,
@@ -101,20 +101,6 @@ _TRACKS_BYTES: Final = 1 << 20
 """Sections of a file with slices and counters."""
 
 
-class _TrackType(ParamType[object]):
-    """One slice or counter, in the spelling of `utracefs.export.timelines.tracks`."""
-
-    def __init__(self, parse: Callable[[str], object]) -> None:
-        self.name = "track"
-        self._parse = parse
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        try:
-            return self._parse(str(value)) if isinstance(value, str) else value
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @click.argument("files", metavar="[INPUT]...", nargs=-1, type=click.Path())
@@ -146,7 +132,7 @@ class _TrackType(ParamType[object]):
     "--slice",
     "slices",
     metavar="BEGIN,END[,KEY]",
-    type=_TrackType(Slice.parse),
+    type=Parsed("track", Slice.parse),
     multiple=True,
     help=f"{_FOR_TIMELINES}a slice from an event BEGIN to the next END (or END/END) with the same "
     "value of the field KEY; without KEY, of the same thread.",
@@ -155,7 +141,7 @@ class _TrackType(ParamType[object]):
     "--slice-duration",
     "durations",
     metavar="EVENT.FIELD[:UNIT]",
-    type=_TrackType(Duration.parse),
+    type=Parsed("track", Duration.parse),
     multiple=True,
     help=f"{_FOR_TIMELINES}a record ends a slice whose duration is in FIELD; UNIT: ns (default), us, ms, s.",
 )
@@ -163,7 +149,7 @@ class _TrackType(ParamType[object]):
     "--counter",
     "counters",
     metavar="EVENT.FIELD",
-    type=_TrackType(Counter.parse),
+    type=Parsed("track", Counter.parse),
     multiple=True,
     help=f"{_FOR_TIMELINES}a curve of the values of FIELD.",
 )

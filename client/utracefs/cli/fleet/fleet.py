@@ -4,16 +4,16 @@ import contextlib
 import getpass
 import re
 import time
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure, LazyGroup, ParamType
-from utracefs.cli.common import EventPattern, seconds_option
+from utracefs.cli import COMMAND_SETTINGS, Failure, LazyGroup, Parsed
+from utracefs.cli.common import EVENT_PATTERN, seconds_option
 from utracefs.cli.event_options import all_filters, filter_option, trigger_option
 from utracefs.cli.filter_errors import check_syntax
 from utracefs.cli.fleet.options import fleet_options
-from utracefs.cli.forward.server_options import Pair, pairs
+from utracefs.cli.forward.server_options import PAIR, pairs
 from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.trigger import needs
 from utracefs.fleet.wish import MAX_SAMPLE, NAME, Wish
@@ -38,18 +38,15 @@ def fleet() -> None:
     """Control the forwarders of many hosts (`utracefs forward --fleet`) over a server of NATS."""
 
 
-class _Name(ParamType[str]):
-    name = "name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not NAME.fullmatch(str(value)):
-            self.fail(f"{value!r} is no name of a wish: 1 to 64 letters, digits, _ and -", param, ctx)
-        return str(value)
+def _name(text: str) -> str:
+    if not NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is no name of a wish: 1 to 64 letters, digits, _ and -")
+    return text
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
 @fleet_options
-@click.option("--name", type=_Name(), help="Name of the wish. [default: the first EVENT]")
+@click.option("--name", type=Parsed("name", _name), help="Name of the wish. [default: the first EVENT]")
 @filter_option("Only records for which this is true: 'status >= 500'.")
 @trigger_option("Set a trigger on these events, which --filter does not affect: 'hist:keys=status', ...")
 @click.option(
@@ -63,7 +60,7 @@ class _Name(ParamType[str]):
     "--label",
     "labels",
     metavar="NAME=GLOB",
-    type=Pair(),
+    type=PAIR,
     multiple=True,
     callback=pairs,
     help="Only hosts with such a label; `host` is the name.",
@@ -71,7 +68,7 @@ class _Name(ParamType[str]):
 @seconds_option("--for", "duration_s", "End by itself after this time: 30s, 15m, 4h, 7d. [default: 1h]")
 @click.option("--owner", help="[default: you]")
 @click.option("--replace", is_flag=True, help="Change the wish of that name.")
-@click.argument("events", metavar="EVENT...", type=EventPattern(), nargs=-1, required=True)
+@click.argument("events", metavar="EVENT...", type=EVENT_PATTERN, nargs=-1, required=True)
 def enable(
     fleet: Fleet,
     name: str | None,

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
-from utracefs.cli.common import EventPattern, Stopping, duration_option, tell
+from utracefs.cli.common import EVENT_PATTERN, Stopping, duration_option, tell
 from utracefs.cli.fleet.options import fleet_options
 from utracefs.fleet.buckets import Fleet
 from utracefs.forward.nats_messages import Arrived, Reader
@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.2
 _COMMON: Final = ("time_ns", "cpu", "pid", "tid", "comm")
 
 _stream = click.argument("stream", metavar="STREAM")
-_events = click.argument("events", metavar="[EVENT...]", type=EventPattern(), nargs=-1)
+_events = click.argument("events", metavar="[EVENT...]", type=EVENT_PATTERN, nargs=-1)
 _host = click.option("--host", metavar="GLOB", default="*", help="Only of these hosts.")
 
 

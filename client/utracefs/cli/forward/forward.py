@@ -25,7 +25,7 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.completion import complete_of_target
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
-from utracefs.cli.forward.server_options import Pair, pairs, server_options
+from utracefs.cli.forward.server_options import PAIR, pairs, server_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.losses import Losing
 from utracefs.cli.run.page_stream import fitting_ring_bytes
@@ -98,7 +98,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     "--option",
     "options",
     metavar="NAME=VALUE",
-    type=Pair(),
+    type=PAIR,
     multiple=True,
     callback=pairs,
     shell_complete=complete_of_target,
@@ -123,7 +123,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     "--label",
     "labels",
     metavar="NAME=VALUE",
-    type=Pair(),
+    type=PAIR,
     multiple=True,
     callback=pairs,
     help="A label of this host, for the wishes of --fleet.",

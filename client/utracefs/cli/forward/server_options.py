@@ -2,24 +2,24 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from utracefs.cli import ParamType
+from utracefs.cli import Parsed
 from utracefs.cli.common import seconds_option
 from utracefs.cli.completion import complete_of_target
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Pair(ParamType[str]):
-    name = "pair"
+def _pair(text: str) -> str:
+    if not re.match(r"[^=]+=", text):
+        raise ValueError(f"{text!r} has no NAME= at its begin")
+    return text
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not re.match(r"[^=]+=", str(value)):
-            self.fail(f"{value!r} has no NAME= at its begin", param, ctx)
-        return str(value)
+
+PAIR: Final = Parsed("pair", _pair)
 
 
 def pairs(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -34,7 +34,7 @@ def server_options(function: F) -> F:
             "--secret",
             "secrets",
             metavar="NAME=FILE",
-            type=Pair(),
+            type=PAIR,
             multiple=True,
             callback=pairs,
             shell_complete=complete_of_target,

@@ -24,7 +24,7 @@ import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
-    EventPattern,
+    EVENT_PATTERN,
     connect,
     directory_option,
     duration_option,
@@ -92,7 +92,7 @@ _COMMAND = "utracefs.cli.live.hist.command"
 @duration_option("Count for 10 seconds, 5m, 2h, ...")
 @launch_options
 @json_option
-@click.argument("event", type=EventPattern())
+@click.argument("event", type=EVENT_PATTERN)
 @click.argument("keys", nargs=-1, metavar="[KEYS...]", shell_complete=complete_key)
 @click.pass_context
 def hist(

@@ -7,7 +7,7 @@ import click
 from utracefs.cli import COMMAND_SETTINGS, Failure, Group
 from utracefs.cli.common import connect, directory_option, echo, echo_json, json_option
 from utracefs.cli.completion import complete_instance
-from utracefs.cli.instance_option import InstanceName, Place, instance_names
+from utracefs.cli.instance_option import INSTANCE_NAME, Place, instance_names
 from utracefs.cli.look.status import buffer_state
 from utracefs.tree.event_names import parse_event_list
 from utracefs.tree.tracefs import Tracefs
@@ -20,7 +20,7 @@ def instance() -> None:
 
 @instance.command(context_settings=COMMAND_SETTINGS)
 @directory_option
-@click.argument("names", metavar="NAME...", type=InstanceName(), nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", type=INSTANCE_NAME, nargs=-1, required=True)
 def create(directory: str | None, names: tuple[str, ...]) -> None:
     """Make instances; they stay until they are removed, also over a restart of the daemon."""
     with connect(directory) as tree:
@@ -31,7 +31,7 @@ def create(directory: str | None, names: tuple[str, ...]) -> None:
 @instance.command(context_settings=COMMAND_SETTINGS)
 @directory_option
 @click.argument(
-    "names", metavar="NAME...", type=InstanceName(), nargs=-1, required=True, shell_complete=complete_instance
+    "names", metavar="NAME...", type=INSTANCE_NAME, nargs=-1, required=True, shell_complete=complete_instance
 )
 def remove(directory: str | None, names: tuple[str, ...]) -> None:
     """Remove instances with everything that they hold."""

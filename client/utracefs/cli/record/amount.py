@@ -1,12 +1,12 @@
 """SIZE and TIME of `--flight` and `--switch-output`, spelled as perf does: 64M, 60s."""
 
 import re
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import attrs
-import click
 
-from utracefs.cli import ParamType
+from utracefs.cli import Parsed
 from utracefs_protocol.text import TIME_UNITS
 
 _SIZES: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -24,21 +24,17 @@ class Amount:
     seconds: int = 0
 
 
-class AmountType(ParamType[Amount]):
-    """A number and a unit. words: also these, without an amount."""
+def amount(text: str, word: str = "") -> Amount:
+    """Parse a number and a unit, or `word`, which has no amount. ValueError."""
+    if word and text == word:
+        return Amount(text)
+    found = re.fullmatch(r"([0-9]{1,15})([BKMGsmhd])", text)
+    number = int(found[1]) * (_SIZES | TIME_UNITS)[found[2]] if found else 0
+    if not found or not 0 < number <= _MAX:
+        more = f", or `{word}`" if word else ""
+        raise ValueError(f"{text!r} is not SIZE (B, K, M, G) or TIME (s, m, h, d), like 64M or 60s{more}")
+    return Amount(text, size=number) if found[2] in _SIZES else Amount(text, seconds=number)
 
-    name = "amount"
 
-    def __init__(self, *words: str) -> None:
-        self._words = words
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Amount:
-        text = str(value)
-        if text in self._words:
-            return Amount(text)
-        found = re.fullmatch(r"([0-9]{1,15})([BKMGsmhd])", text)
-        number = int(found[1]) * (_SIZES | TIME_UNITS)[found[2]] if found else 0
-        if not found or not 0 < number <= _MAX:
-            more = "".join(f", or `{word}`" for word in self._words)
-            self.fail(f"{text!r} is not SIZE (B, K, M, G) or TIME (s, m, h, d), like 64M or 60s{more}")
-        return Amount(text, size=number) if found[2] in _SIZES else Amount(text, seconds=number)
+def amount_type(word: str = "") -> Parsed:
+    return Parsed("amount", partial(amount, word=word))

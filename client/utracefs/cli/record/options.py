@@ -8,7 +8,7 @@ import attrs
 import click
 
 from utracefs.cli.common import with_options
-from utracefs.cli.record.amount import Amount, AmountType
+from utracefs.cli.record.amount import Amount, amount_type
 from utracefs.recordings.trace_dat.compression import NAMES, Compression, compression_of
 from utracefs_protocol.limits import MAX_LOSSLESS_US
 
@@ -83,14 +83,14 @@ def long_options(function: F) -> F:
         click.option(
             "--switch-output",
             metavar="SIZE|TIME|signal",
-            type=AmountType(SIGNAL),
+            type=amount_type(SIGNAL),
             help="Begin a new file at 100M, 10m, or only at SIGUSR2 (`signal`); the files are"
             " FILE.YYYYMMDDhhmmssNN.",
         ),
         click.option(
             "--flight",
             metavar="SIZE|TIME",
-            type=AmountType(),
+            type=amount_type(),
             help="Keep the last 64M, or 60s, in the ring buffer, and write them to FILE.YYYYMMDDhhmmssNN at"
             " SIGUSR2, `utracefs dump`, a trigger 'snapshot if usec > 100000', when COMMAND fails, and"
             " without COMMAND at the end.",

@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from utracefs.cli.convert.conversion import Selection, Time, output_file, progress_bar, selection_options
+from utracefs.cli.convert.conversion import Selection, output_file, progress_bar, selection_options, time_ns
 from utracefs_protocol.errors import TraceError
 
 
@@ -37,16 +37,16 @@ def test_a_progress_bar_on_a_terminal_after_a_second(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("text", "time_ns"), [("0", 0), ("1.5", 1_500_000_000), ("51778.814898252", 51778814898252)]
+    ("text", "found"), [("0", 0), ("1.5", 1_500_000_000), ("51778.814898252", 51778814898252)]
 )
-def test_a_time_in_seconds(text: str, time_ns: int) -> None:
-    assert Time().convert(text, None, None) == time_ns
+def test_a_time_in_seconds(text: str, found: int) -> None:
+    assert time_ns(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "nan", "1e30"])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="not a time in seconds"):
-        Time().convert(text, None, None)
+    with pytest.raises(ValueError, match="not a time in seconds"):
+        time_ns(text)
 
 
 @pytest.mark.parametrize(("number", "kept"), [(errno.EINVAL, True), (errno.E2BIG, False)])

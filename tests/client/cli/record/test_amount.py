@@ -1,9 +1,8 @@
 """SIZE and TIME of the options."""
 
-import click
 import pytest
 
-from utracefs.cli.record.amount import Amount, AmountType
+from utracefs.cli.record.amount import Amount, amount
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ from utracefs.cli.record.amount import Amount, AmountType
     ],
 )
 def test_as_perf_spells_them(text: str, size: int, seconds: int) -> None:
-    assert AmountType().convert(text, None, None) == Amount(text, size, seconds)
+    assert amount(text) == Amount(text, size, seconds)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +43,16 @@ def test_as_perf_spells_them(text: str, size: int, seconds: int) -> None:
     ],
 )
 def test_others_are_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not SIZE"):
-        AmountType().convert(text, None, None)
+    with pytest.raises(ValueError, match="is not SIZE"):
+        amount(text)
 
 
 def test_a_limit() -> None:
-    with pytest.raises(click.BadParameter):
-        AmountType().convert("999999999999G", None, None)
+    with pytest.raises(ValueError):
+        amount("999999999999G")
 
 
 def test_words() -> None:
-    assert AmountType("signal").convert("signal", None, None) == Amount("signal")
-    with pytest.raises(click.BadParameter, match="or `signal`"):
-        AmountType("signal").convert("signals", None, None)
+    assert amount("signal", "signal") == Amount("signal")
+    with pytest.raises(ValueError, match="or `signal`"):
+        amount("signals", "signal")
