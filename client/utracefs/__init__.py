@@ -17,7 +17,8 @@ needs its own creates a `Session`. `utracefs.open` reads recordings, `utracefs.a
 Importing this module starts nothing and changes nothing.
 """
 
-from utracefs.producer.fallback.available import CAN_TRACE
+from utracefs.producer._emit import strict  # it gives Event its `emit`
+from utracefs.producer._event import Event
 
 TYPE_CHECKING = (
     False  # typing.TYPE_CHECKING without its import, which takes longer than the rest of this module
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from utracefs.logging_handler import LoggingHandler
-    from utracefs.producer._event import Event
     from utracefs.producer.declarations.defining import define, f32, s8, s16, s32, s64, u8, u16, u32, u64
     from utracefs.producer.session import Session
     from utracefs.producer.totals import Stats
@@ -39,14 +39,6 @@ if TYPE_CHECKING:
     from utracefs_protocol.errors import TraceError
 
     __version__: str
-
-
-if TYPE_CHECKING or CAN_TRACE:
-    from utracefs.producer._emit import strict  # it gives Event its `emit`
-    from utracefs.producer._event import Event
-
-else:
-    from utracefs.producer.fallback.without_tracing import Event, strict
 
 __all__ = [
     "Batch",
@@ -92,11 +84,9 @@ _LAZY = {
     "attach": "utracefs.streaming",
     "LoggingHandler": "utracefs.logging_handler",
     "context": "utracefs.producer.tracing.contexts",
-    "current_span": "utracefs.producer.tracing.spans"
-    if CAN_TRACE
-    else "utracefs.producer.fallback.without_tracing",
-    "span": "utracefs.producer.tracing.spans" if CAN_TRACE else "utracefs.producer.fallback.without_tracing",
-    "Session": "utracefs.producer.session" if CAN_TRACE else "utracefs.producer.fallback.without_tracing",
+    "current_span": "utracefs.producer.tracing.spans",
+    "span": "utracefs.producer.tracing.spans",
+    "Session": "utracefs.producer.session",
     "Stats": "utracefs.producer.totals",
     "TraceError": "utracefs_protocol.errors",
     **dict.fromkeys(
@@ -132,10 +122,8 @@ def __getattr__(name: str) -> "Any":
 
 def default_session() -> "Session":
     """The session behind the functions of this module."""
-    if TYPE_CHECKING or CAN_TRACE:
-        from utracefs.producer.process_session import process_session
-    else:
-        from utracefs.producer.fallback.without_tracing import process_session
+    from utracefs.producer.process_session import process_session
+
     return process_session()
 
 

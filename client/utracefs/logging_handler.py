@@ -10,14 +10,10 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from utracefs.producer.fallback.available import CAN_TRACE
+from utracefs.producer.process_session import process_session
 from utracefs.producer.tracing.texts import cut, json_object, shown
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
 
-if TYPE_CHECKING or CAN_TRACE:
-    from utracefs.producer.process_session import process_session
-else:
-    from utracefs.producer.fallback.without_tracing import process_session
 if TYPE_CHECKING:
     from utracefs.producer.session import Session
 

@@ -36,16 +36,12 @@ from __future__ import annotations
 
 import sys
 
-from utracefs.producer.fallback.available import CAN_TRACE
+from utracefs.producer import _emit
+from utracefs.producer.declarations.checking import check_declaration, command_bytes
+from utracefs.producer.declarations.declaring import make_event
+from utracefs.producer.process_session import process_session
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
-if TYPE_CHECKING or CAN_TRACE:
-    from utracefs.producer import _emit
-    from utracefs.producer.declarations.checking import check_declaration, command_bytes
-    from utracefs.producer.declarations.declaring import make_event
-    from utracefs.producer.process_session import process_session
-else:
-    from utracefs.producer.fallback.without_tracing import process_session
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Generic, ParamSpec, overload
@@ -206,7 +202,7 @@ def defaults_of(fields: Any) -> dict[str, Any]:
 
 def check_defaults(text: str, defaults: dict[str, Any]) -> None:
     """ValueError: one does not fit its field. text: a command string."""
-    if defaults and CAN_TRACE:
+    if defaults:
         event = make_event(None, check_declaration(command_bytes(text)), 0)
         event.defaults = defaults
         try:

@@ -3,19 +3,17 @@
 This applies to a second interpreter of the process (mod_wsgi with two applications,
 `concurrent.interpreters`), and to a free-threaded Python without its GIL, which all compiled modules rely on.
 Missing tracing is never an error: a program runs there as without a daemon. A wrong declaration is still a
-ValueError.
+ValueError; values are not checked.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any, Self
 
-from utracefs.producer.declarations.checking import check_declaration, command_bytes
-from utracefs.producer.totals import EventStats, Stats
-from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
+BEGIN_FIELDS = "u64 span_id; u64 parent_id"
+END_FIELDS = f"{BEGIN_FIELDS}; u64 duration_ns; __rel_loc char[] error"
+KINDS = dict.fromkeys(("INTEGER", "CHAR_ARRAY", "STRUCT", "DATA_LOC", "REL_LOC", "FLOAT", "BOOL"), 0)
 
 
 class Event:
@@ -29,12 +27,19 @@ class Event:
     error = None
 
     def __init__(
-        self, session: Session, name: str, declaration: str, fields: tuple[str, ...], flags: int
+        self,
+        session: Any,
+        name: bytes,
+        declaration: bytes,
+        _command: bytes,
+        flags: int,
+        fields: list[tuple[Any, ...]],
+        _max_size: int,
     ) -> None:
         self.session = session
-        self.name = name
-        self.declaration = declaration
-        self.fields = fields
+        self.name = name.decode("utf-8", "surrogateescape")
+        self.declaration = declaration.decode("utf-8", "surrogateescape")
+        self.fields = tuple([field[0].decode("utf-8", "surrogateescape") for field in fields])
         self.flags = flags
         self.refused: dict[str, int] = {}
         self.defaults: dict[str, Any] | None = None
@@ -44,8 +49,7 @@ class Event:
 
     def emit(self, *args: Any, **kwargs: Any) -> None:
         """No effect. TypeError: the number or names of values do not match the fields."""
-        contexts = sys.modules.get("utracefs.producer.tracing.contexts")
-        optional = {*(contexts.NAMES if contexts is not None else ()), *(self.defaults or ())}
+        optional = {*_names_of_contexts[0], *(self.defaults or ())}
         named = [field for field in self.fields[len(args) :] if field in kwargs or field not in optional]
         if len(args) > len(self.fields) or sorted(kwargs) != sorted(named):
             raise TypeError(
@@ -58,8 +62,11 @@ class Event:
     def __str__(self) -> str:
         return self.declaration
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _declare_again, (self.declaration, self.flags, self.defaults)
+    def __reduce__(self) -> Any:
+        return self.session._reduce(self)
+
+    def _counts(self) -> tuple[int, int, int]:
+        return (0, 0, 0)
 
 
 class Span:
@@ -68,8 +75,11 @@ class Span:
     span_id = 0
     parent_id = 0
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, begin: Event, end: Event, fields: tuple[str, ...]) -> None:
         self.name = name
+        self.begin = begin
+        self.end = end
+        self.fields = fields
 
     def __bool__(self) -> bool:
         return False
@@ -83,83 +93,61 @@ class Span:
     def __exit__(self, *_: object) -> None:
         return None
 
+    def having(self, _values: object) -> Self:
+        return self
+
     def set(self, *args: Any, **kwargs: Any) -> None:
         """No effect."""
 
 
-class Session:
+def current() -> None:
+    """No span is running."""
+
+
+class NativeSession:
     """Accepts declarations without effect."""
 
-    def __init__(
-        self, directory: str | os.PathLike[str] | None = None, *, buffer_kb: int | None = None
-    ) -> None:
-        self._events: dict[tuple[str, int], Event] = {}
+    is_connected = False
+    ring_bytes = 0
 
-    def event(self, declaration: str | bytes, *, persist: bool = False, multi_format: bool = False) -> Event:
-        """As `utracefs.event`. ValueError: the declaration is wrong."""
-        found = check_declaration(command_bytes(declaration))
-        flags = REG_PERSIST * bool(persist) | REG_MULTI_FORMAT * bool(multi_format)
-        text = _text(found.canonical())
-        fields = tuple(_text(field.name) for field in found.fields)
-        return self._events.setdefault((text, flags), Event(self, _text(found.name), text, fields, flags))
+    def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def events(
-        self, declarations: Iterable[str | bytes], *, persist: bool = False, multi_format: bool = False
-    ) -> list[Event]:
-        """As `utracefs.events`. ValueError: a declaration is wrong."""
-        return [self.event(one, persist=persist, multi_format=multi_format) for one in declarations]
-
-    def flush(self, timeout_s: float = 1.0) -> bool:
-        """As `utracefs.flush`: nothing was emitted."""
+    def declare(self, _event: Event) -> bool:
         return True
 
-    def close(self) -> None:
-        """As `utracefs.close`."""
+    def flush(self, _timeout_s: float) -> bool:
+        return True
 
-    def __enter__(self) -> Self:
-        return self
+    def close(self) -> None: ...
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
-    def stats(self) -> Stats:
-        """As `utracefs.stats`."""
-        events = {event.declaration: EventStats(0, 0, {}, None) for event in self._events.values()}
-        return Stats(connected=False, emitted=0, sent=0, pending=0, lost=0, refused=0, events=events)
+def install(*_: Any) -> None:
+    """Nothing is to be done at a fork."""
+
+
+def end() -> None:
+    """No session has a thread."""
 
 
 _is_strict = [False]
 
 
 def strict(on: bool = True) -> bool:
-    """As `utracefs.strict`; values are not checked here."""
+    """As `utracefs.strict`."""
     before, _is_strict[0] = _is_strict[0], on
     return before
 
 
-_session = Session()
+def check_defaults(_event: Event) -> None:
+    """No value is checked."""
 
 
-def process_session() -> Session:
-    return _session
+_names_of_contexts: list[AbstractSet[str]] = [frozenset()]
 
 
-def span(what: object, end: object = None, /, **values: Any) -> Span:
-    """As `utracefs.span`; declarations are not checked here."""
-    return Span(str(getattr(what, "declaration", what)).partition(" ")[0])
+def use_context(_variable: object, names: AbstractSet[str]) -> None:
+    _names_of_contexts[0] = names
 
 
-def current_span() -> None:
-    return None
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
-
-
-def _declare_again(declaration: str, flags: int, defaults: dict[str, Any] | None) -> Event:
-    event = _session.event(
-        declaration, persist=bool(flags & REG_PERSIST), multi_format=bool(flags & REG_MULTI_FORMAT)
-    )
-    event.defaults = defaults or event.defaults
-    return event
+def present_context() -> int:
+    return 0

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
-from utracefs.producer.fallback.available import CAN_TRACE
+from utracefs.producer._emit import present_context, use_context
 
 _variable: ContextVar[Mapping[str, Any]] = ContextVar("utracefs.context")
 _NOTHING: Mapping[str, Any] = {}
@@ -81,11 +81,4 @@ def present() -> Mapping[str, Any]:
     return _variable.get(_NOTHING)
 
 
-if CAN_TRACE:
-    from utracefs.producer._emit import present_context, use_context
-
-    use_context(_variable, NAMES)
-else:
-
-    def present_context() -> int:
-        return 0
+use_context(_variable, NAMES)

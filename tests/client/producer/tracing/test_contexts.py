@@ -192,8 +192,9 @@ def test_a_declared_span(daemon: FakeDaemon, session: Session, read: Read) -> No
 
 
 def test_events_that_are_never_on_take_the_same_arguments() -> None:
-    event = without_tracing.Session().event(f"login {FIELDS}")
-    context(request_id="", tenant=0)
+    names = b"status", b"request_id", b"tenant"
+    event = without_tracing.Event(None, b"login", b"", b"", 0, [(name,) for name in names], 0)
+    without_tracing.use_context(None, {"request_id", "tenant"})
     event.emit(1)
     event.emit(status=1, tenant=3)
     with pytest.raises(TypeError, match="status"):
