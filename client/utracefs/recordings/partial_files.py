@@ -10,7 +10,7 @@ import io
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 if TYPE_CHECKING:
@@ -64,6 +64,30 @@ def open_part(path: str) -> BinaryIO:
         with contextlib.suppress(FileExistsError):
             return open(os.path.join(folder, short + ending), "x+b", buffering=0)
         number += 1
+
+
+class WrittenFile:
+    """A file that is written at offsets of a disk that may be full."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file: Final = file
+        self.error: OSError | None = None
+        """The first error for lack of space."""
+
+    def put(self, data: "Buffer", at: int) -> int:
+        """Returns the bytes that had space."""
+        view, written = memoryview(data), 0
+        try:
+            while written < len(view):  # a second write raises the error of a short one
+                written += os.pwrite(self.file.fileno(), view[written:], at + written)
+        except OSError as error:
+            self.note(error)
+        return written
+
+    def note(self, error: OSError) -> None:
+        if error.errno not in NO_ROOM:
+            raise error
+        self.error = self.error or error
 
 
 def dumped_name(path: str) -> str:
@@ -131,20 +155,11 @@ class WholeFile(io.FileIO):
                 self._reserve = Reserve(os.path.dirname(os.path.abspath(path)), reserve)
 
     def write(self, data: "Buffer", /) -> int:
-        at = self.tell()
-        view = memoryview(data).cast("B")
-        done = 0
         try:
-            while done < len(view):
-                done += super().write(view[done:])
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            self.seek(at)
-            self.truncate()
+            return _write_whole(self, super().write, data)
+        except NoRoom:
             self.free()
-            raise NoRoom(error.errno, error.strerror) from None
-        return done
+            raise
 
     def need(self, size: int) -> None:
         """Ensure that so many bytes can be written; NoRoom."""
@@ -174,13 +189,19 @@ class WholeFile(io.FileIO):
 def append(path: str, data: bytes) -> None:
     """Append all of it, or NoRoom and nothing."""
     with open(path, "ab", buffering=0) as file:
-        at = file.tell()
-        try:
-            done = 0
-            while done < len(data):
-                done += file.write(data[done:])
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            file.truncate(at)
-            raise NoRoom(error.errno, error.strerror) from None
+        _write_whole(file, file.write, data)
+
+
+def _write_whole(file: io.FileIO, write: Callable[[memoryview], int], data: "Buffer") -> int:
+    at, done = file.tell(), 0
+    view = memoryview(data).cast("B")
+    try:
+        while done < len(view):
+            done += write(view[done:])
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        file.seek(at)
+        file.truncate()
+        raise NoRoom(error.errno, error.strerror) from None
+    return done

@@ -21,14 +21,15 @@ import attrs
 import utracefs.recordings.perf_data.format as layout
 from utracefs.recordings.origin import Origin
 from utracefs.recordings.partial_files import (
-    NO_ROOM,
     Reserve,
+    WrittenFile,
     errors_about,
     name_beside,
     open_part,
     target_of,
 )
 from utracefs.recordings.perf_data.format import Feature
+from utracefs.recordings.trace_dat import writer as trace_dat
 from utracefs.tree.closing import Closing
 from utracefs_protocol.pages.perf_ring import DEFAULT_SAMPLE_TYPE, PERF_RECORD_LOST, PERF_RECORD_SAMPLE
 from utracefs_protocol.text import bytes_of
@@ -89,7 +90,8 @@ class PerfDataWriter(Closing):
         with errors_about(self._shown):
             self._reserve = Reserve(os.path.dirname(self.path), _RESERVE)
             try:
-                self._file = open_part(self.path)
+                self._written = WrittenFile(open_part(self.path))
+                self._file = self._written.file
                 self._file.write(_header(0, 0, 0, 0, 0))
             except BaseException:
                 self._reserve.free()
@@ -98,13 +100,16 @@ class PerfDataWriter(Closing):
         """The name of the file until it is complete."""
         self.given_up = 0
         """Samples lost because the disk was full."""
-        self.error: OSError | None = None
-        """The first such error."""
         self._end = layout.HEADER_SIZE
         self._adds: deque[int] = deque(maxlen=_ADDS)
         """Offset of each addition."""
         self._missing: Counter[int] = Counter()
         """Identifier to lost samples without a LOST record so far."""
+
+    @property
+    def error(self) -> OSError | None:
+        """The first such error."""
+        return self._written.error
 
     def close(self) -> None:
         """Remove an unfinished file."""
@@ -171,14 +176,12 @@ class PerfDataWriter(Closing):
         lost = b"".join(_lost_record(*one, time.monotonic_ns()) for one in self._missing.items())
         at = self._end + len(lost)
         begin, tail = _end_of_file(contents, at, is_empty=at == layout.HEADER_SIZE)
-        try:
-            _write_all(self._file.fileno(), lost + tail, self._end)
-            _write_all(self._file.fileno(), begin, 0)
-        except OSError as error:
-            self._note(error)
+        put, rest = self._written.put, lost + tail
+        if put(rest, self._end) < len(rest) or put(begin, 0) < len(begin):
             os.truncate(self._file.fileno(), self._end)
             if not self._adds:
-                raise
+                assert self.error is not None
+                raise self.error
             last = self._adds.pop()
             self._give_up(os.pread(self._file.fileno(), self._end - last, last))
             self._end = last
@@ -188,13 +191,7 @@ class PerfDataWriter(Closing):
 
     def _append(self, records: bytes | bytearray) -> int:
         """Write whole records; returns the bytes that had space."""
-        written = 0
-        try:
-            while written < len(records):  # a second write raises the error of the short one
-                rest = memoryview(records)[written:]
-                written += os.pwrite(self._file.fileno(), rest, self._end + written)
-        except OSError as error:
-            self._note(error)
+        written = self._written.put(records, self._end)
         if written < len(records):
             whole = 0
             for at, size, _, _ in _records(records):
@@ -214,11 +211,6 @@ class PerfDataWriter(Closing):
             elif kind == PERF_RECORD_LOST:
                 self._missing[identifier] += layout.U64.unpack_from(records, at + layout.LOST_COUNT_AT)[0]
 
-    def _note(self, error: OSError) -> None:
-        if error.errno not in NO_ROOM:
-            raise error
-        self.error = self.error or error
-
     def _forget_description(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.part}.events")
@@ -231,12 +223,6 @@ def _records(data: bytes | bytearray) -> Iterator[tuple[int, int, int, int]]:
         kind, _, size = layout.RECORD_HEADER.unpack_from(data, at)
         yield at, size, kind, layout.U64.unpack_from(data, at + layout.RECORD_HEADER.size)[0]
         at += max(size, layout.RECORD_HEADER.size)
-
-
-def _write_all(fd: int, data: bytes, at: int) -> None:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data[done:], at + done)
 
 
 def _lost_record(identifier: int, count: int, time_ns: int) -> bytes:
@@ -351,22 +337,11 @@ def _tracing_data(contents: Contents) -> bytes:
         name, readable = b"name: %s\n" % event.name, b"name: %s\n" % layout.readable_name(event.name)
         systems.setdefault(event.system, []).append(event.format.replace(name, readable, 1))
     names = {tid: comm for (_, tid), comm in contents.comms.items()}
-    return b"".join(
-        [
-            layout.TRACING_DATA_BEGIN + layout.U32.pack(4096),
-            b"header_page\0" + _lstr(contents.header_page),
-            b"header_event\0" + _lstr(contents.header_event),
-            layout.U32.pack(0),  # formats of ftrace's own records
-            layout.U32.pack(len(systems)),
-            *(
-                system + b"\0" + layout.U32.pack(len(formats)) + b"".join(map(_lstr, formats))
-                for system, formats in systems.items()
-            ),
-            layout.U32.pack(0) * 2,  # kallsyms, printk formats
-            _lstr(b"".join(b"%d %s\n" % (tid, comm) for tid, comm in names.items())),
-        ]
+    texts = trace_dat.Contents(
+        header_page=contents.header_page,
+        header_event=contents.header_event,
+        formats=systems,
+        cmdlines=b"".join(b"%d %s\n" % (tid, comm) for tid, comm in names.items()),
     )
-
-
-def _lstr(text: bytes) -> bytes:
-    return layout.U64.pack(len(text)) + text
+    sections = [body for _, body in trace_dat.bodies(texts)]
+    return b"".join([layout.TRACING_DATA_BEGIN + layout.U32.pack(4096), *sections])

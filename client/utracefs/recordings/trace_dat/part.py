@@ -24,7 +24,7 @@ from typing import BinaryIO, Final
 import attrs
 
 import utracefs.recordings.trace_dat.format as layout
-from utracefs.recordings.partial_files import NO_ROOM, open_part
+from utracefs.recordings.partial_files import NO_ROOM, WrittenFile, open_part
 from utracefs.recordings.trace_dat._pages import count_events, take_out
 from utracefs_protocol.pages._subbuf import commit_of, missed_events
 from utracefs_protocol.pages.subbuf import join_pages, last_ts, with_missed
@@ -51,11 +51,11 @@ class _Extent:
     """Bytes of pages."""
 
 
-class Part:
+class Part(WrittenFile):
     """The file. OSError if it cannot be opened; no other call raises for a full disk."""
 
     def __init__(self, path: str, *, nr_cpus: int, page_size: int, step: int = STEP) -> None:
-        self.file: Final[BinaryIO] = open_part(path)
+        super().__init__(open_part(path))
         self.name: Final[str] = self.file.name
         self.direct: int | None = None
         """The same file past the page cache."""
@@ -63,8 +63,6 @@ class Part:
             self.direct = os.open(f"/proc/self/fd/{self.file.fileno()}", os.O_WRONLY | os.O_DIRECT)
         self.given_up = 0
         """Records of events on dropped pages."""
-        self.error: OSError | None = None
-        """The first such error."""
         self.is_moved = False
         """Some pages have been moved out of this file."""
         self._page_size = page_size
@@ -104,13 +102,7 @@ class Part:
 
     def add_text(self, data: bytes) -> bool:
         """Write the head, or a whole section; False: there was no space."""
-        written = 0
-        try:
-            written = os.pwrite(self.file.fileno(), data, self._end)
-            if written < len(data):  # writing the rest raises the error
-                written += os.pwrite(self.file.fileno(), data[written:], self._end + written)
-        except OSError as error:
-            self._note(error)
+        written = self.put(data, self._end)
         if written < len(data):
             if written:
                 os.truncate(self.file.fileno(), self._end)
@@ -138,10 +130,7 @@ class Part:
                 cpu.close_page()
             self._write(number)
             if cpu.page is not None and (extent := self._room(number)) is not None:
-                try:
-                    os.pwrite(self.file.fileno(), cpu.page, extent.offset + extent.size)
-                except OSError as error:
-                    self._note(error)
+                self.put(cpu.page, extent.offset + extent.size)
 
     def _write(self, number: int) -> None:
         cpu = self._cpus[number]
@@ -158,14 +147,9 @@ class Part:
                 fitting = pages[: extent.end - at]
                 if cpu.missing:
                     fitting = memoryview(with_missed(bytes(pages[:size]), cpu.missing) + fitting[size:])
-                try:
-                    if is_direct and not cpu.missing:
-                        written = self._write_directly(fitting, at)
-                    written = written or os.pwrite(self.file.fileno(), fitting, at)
-                    if written < len(fitting):  # writing the rest raises the error
-                        written += os.pwrite(self.file.fileno(), fitting[written:], at + written)
-                except OSError as error:
-                    self._note(error)
+                if is_direct and not cpu.missing:
+                    written = self._write_directly(fitting, at)
+                written += self.put(fitting[written:], at + written)
                 written -= written % size
                 extent.size += written
             if written:
@@ -205,11 +189,6 @@ class Part:
             extent = self._current[number] = _Extent(number, begin, offset, end)
             self._extents.append(extent)
         return extent
-
-    def _note(self, error: OSError) -> None:
-        if error.errno not in NO_ROOM:
-            raise error
-        self.error = self.error or error
 
     # The end.
 
@@ -267,7 +246,7 @@ class Part:
                 try:
                     _copy(source, extent.offset + at, target.fileno(), place + at, size)
                 except OSError as error:
-                    self._note(error)
+                    self.note(error)
                     self._count(extent.offset + at, extent.offset + extent.size)
                 self.is_moved = True
                 os.truncate(source, extent.offset + at)

@@ -256,7 +256,7 @@ class TraceDatWriter(Closing):
     ) -> tuple[list[layout.Extent], int]:
         """Add all; returns the places of each cpu's pages, and the offset of the options. add_pages: begins
         the section of the pages, unless they are in sections of NAME.part."""
-        for section, body in _bodies(contents):
+        for section, body in bodies(contents):
             sections.add(section, body)
         extents = add_pages()
         if layout.BUFFER not in sections.offsets:
@@ -388,7 +388,7 @@ class _Sections:
         self._file.write(self._strings)
 
 
-def _bodies(contents: Contents) -> list[tuple[layout.Section, bytes]]:
+def bodies(contents: Contents) -> list[tuple[layout.Section, bytes]]:
     """The sections that hold texts."""
     return [
         (
@@ -420,7 +420,7 @@ def _texts(
     yield (b"", b""), lambda: _head(page_size, 0) + options()
     if contents.event_stats is not None:
         yield (layout.OPTIONS.name, contents.event_stats(given_up)), options
-    for section, body in _bodies(attrs.evolve(contents, formats={}, cmdlines=b"")):
+    for section, body in bodies(attrs.evolve(contents, formats={}, cmdlines=b"")):
         if section not in (layout.EVENT_FORMATS, layout.CMDLINES):
             yield (section.name, b""), functools.partial(_section, section, body)
     for system, texts in contents.formats.items():
