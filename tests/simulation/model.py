@@ -316,10 +316,8 @@ class Model(Part):
 
     # Daemons
 
-    def restart(self, living: set[int], *, killed: bool) -> None:
+    def restart(self, living: set[int]) -> None:
         """living: programs."""
-        if not killed:
-            self.take_in()
         self.emitted.clear()
         self.readers.clear()
         self.loose |= self.in_memory

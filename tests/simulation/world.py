@@ -350,7 +350,7 @@ class World:
         self.daemon = None
         self._consumers_end()
         self._connections_end()
-        self.each(lambda m: m.restart({program.pid for program in self.programs}, killed=True))
+        self.each(lambda m: m.restart({program.pid for program in self.programs}))
         self.models = _different(self.models)
         self.disk.revive()
         self._start()
@@ -1187,16 +1187,18 @@ class World:
     def _restart(self, *_: int) -> None:
         """An orderly end, and the next daemon. Nothing is kept open."""
         self._after = None
+        is_read = not self._live.gathering or any(p.ended for p in self.models[0].programs.values())
         self._live.close()
         self.daemon = None
-        self.each(lambda m: m.take_in())
+        if is_read:
+            self.each(lambda m: m.take_in())
         self._consumers_end()
         self._connections_end()
         gc.collect()  # a process would end here: objects in cycles close what they own
         left = [fd for fd in descriptors() - self._kept() if GRAVE not in os.readlink(f"/proc/self/fd/{fd}")]
         if left:
             raise Wrong(f"descriptors left: {[os.readlink(f'/proc/self/fd/{fd}') for fd in left]}")
-        self.each(lambda m: m.restart({program.pid for program in self.programs}, killed=False))
+        self.each(lambda m: m.restart({program.pid for program in self.programs}))
         self._start()
 
     def _back(self, which: int, how: int, *_: int) -> None:
@@ -1244,6 +1246,7 @@ class World:
     def _note_return(self, program: Program) -> None:
         if program.is_new or self.machine.now > self._grace_ends - GRACE_NS + GATHER_NS:
             self.reached["a ring comes late"] += 1
+            program.is_new = True  # this daemon has given it up
             self.each(lambda m: setattr(m, "is_late", True))
         else:
             self.reached["a ring comes back"] += 1
