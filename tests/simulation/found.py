@@ -69,4 +69,14 @@ FOUND: list[list[Step]] = [
         ("look", 47178, 34938, 29711, 3350),
         ("snapshot", 56685, 17596, 26172, 26980),
     ],
+    # An event that came back with records of before, and went again unrecorded, left its id to another event.
+    [
+        ("early", 2596, 54767, 33730, 14348),
+        ("storm", 41338, 62345, 15095, 10585),
+        ("vanish", 5789, 1922, 33512, 28907),
+        ("time", 20783, 28553, 33956, 12568),
+        ("early", 38069, 62758, 2749, 35123),
+        ("end", 57792, 40114, 20761, 12575),
+        ("early", 65344, 41448, 25039, 48368),
+    ],
 ]

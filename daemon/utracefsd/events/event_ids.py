@@ -51,6 +51,8 @@ class EventIds:
         """The identity of its event, and the user charged for it; None: no user."""
         self._kept_for: dict[bytes, int] = {}
         """The same ids by event."""
+        self._again: set[int] = set()
+        """Ids in use of which there may be older records, of the same event."""
         self._refusals_left = 0
 
     def restore(self, used: Collection[int], recorded: Collection[int]) -> None:
@@ -58,11 +60,12 @@ class EventIds:
         be below `first`, which may have been lower there."""
         self._numbers.reserve(event_id for event_id in {*used, *recorded} if event_id >= self.first)
         self._kept = {event_id: (b"", None) for event_id in recorded if event_id not in used}
+        self._again = {event_id for event_id in used if event_id in recorded}
 
     def check(self, identity: bytes, owner_uid: int, *, privileged: bool) -> None:
         """Check that there is an id for this event. TraceError: ENODEV, there is none; EMFILE, the user's
         share is full."""
-        if self._kept and (self.records is None or not self.records.of_removed()):
+        if (self._kept or self._again) and (self.records is None or not self.records.of_removed()):
             self._stop_keeping(but=())
         if identity in self._kept_for:
             return
@@ -94,15 +97,17 @@ class EventIds:
             assert event_id is not None
         else:
             self._take(event_id)
+            self._again.add(event_id)
         return event_id
 
     def free(self, event: Event) -> None:
         """The event is removed, and its records are marked as such (`Records.of_removed`)."""
         if event.id not in self._numbers:  # it was restored from below `first`
             return
-        if not event.was_recorded:
+        if not event.was_recorded and event.id not in self._again:
             self._numbers.free(event.id)
             return
+        self._again.discard(event.id)
         identity = identity_of(event.system, event.tracepoint_name, event.declaration)
         self._kept[event.id] = identity, event.owner_uid
         self._kept_for[identity] = event.id
@@ -115,6 +120,7 @@ class EventIds:
             self._shares.drop(Resource.OLD_IDS, owner_uid)
 
     def _stop_keeping(self, *, but: Collection[int]) -> None:
+        self._again.intersection_update(but)
         for event_id in [one for one in self._kept if one not in but]:
             self._take(event_id)
             if event_id in self._numbers:
