@@ -22,7 +22,8 @@ from utracefsd.consumers.ftrace.event.event_file import EventFile, Part
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.settings import Settings
-from utracefsd.consumers.perf.events import PerfEvent
+from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
+from utracefsd.consumers.plugins.plugins import Plugin, Plugins
 from utracefsd.consumers.stream.streams import Stream, Streams
 from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.events.enablers import EnablerTable
@@ -343,6 +344,40 @@ def a_user_is_refused_for_what_others_hold(real: Any, shares: Shares, resource: 
 def what_a_user_gives_back_is_counted_on(real: Any, shares: Shares, resource: Any, *args: Any) -> None:
     if resource is not Resource.CONNECTIONS:
         real(shares, resource, *args)
+
+
+@fault(Rings, "_take_over")
+def living_programs_of_stored_rings_are_taken_for_dead(real: Any, rings: Rings, stored: Any) -> None:
+    real(rings, stored)
+    for owned in rings._orphans:
+        owned.ring.dead = not owned.ring.dead
+
+
+@fault(Rings, "look_again")
+def rings_of_ended_programs_are_waited_for(real: Any, rings: Rings) -> None: ...
+
+
+@fault(Rings, "_forget_place")
+def a_place_in_the_store_is_never_given_back(real: Any, rings: Rings, owned: Any, *, keep: bool) -> None:
+    real(rings, owned, keep=True)
+
+
+@fault(PerfEvents, "open")
+def a_sampling_frequency_is_ignored(real: Any, events: PerfEvents, wanted: Any, *, handle: int) -> Any:
+    object.__setattr__(wanted, "sample_freq", 0)
+    return real(events, wanted, handle=handle)
+
+
+@fault(Plugins, "flush")
+def a_plug_in_gets_its_records_late(real: Any, *args: Any) -> None: ...
+
+
+@fault(Plugin, "close")
+def a_plug_in_does_not_get_the_last_records(real: Any, *args: Any) -> None: ...
+
+
+@fault(Plugin, "detach")
+def a_plug_in_stays_attached(real: Any, *args: Any) -> None: ...
 
 
 def find(name: str, seconds: float, seed: int = 1) -> tuple[Outcome | None, int]:

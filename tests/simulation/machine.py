@@ -10,12 +10,17 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 
 import utracefsd.daemon
 from tests.simulation.rings import DATA_RINGS, DataRing
+from utracefsd.consumers.plugins import plugins, worker
+from utracefsd.consumers.plugins.contract import Record as PluginRecord
 from utracefsd.machine import _machine, peer, procfs, shares, tsc
 from utracefsd.machine.shares import Resource
 
@@ -31,8 +36,80 @@ FIRST_PID = 4_200_000
 """Above the largest pid of a machine."""
 
 
+class Store:
+    """The service manager's: keeps data rings beyond the daemon."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.kept: dict[str, int] = {}
+
+    def keep(self, name: str, fd: int) -> bool:
+        if name not in self.kept:
+            self.kept[name] = os.dup(fd)
+        return True
+
+    def drop(self, name: str) -> None:
+        os.close(self.kept.pop(name))
+
+    def given(self) -> list[int]:
+        """For the next daemon."""
+        return [os.dup(fd) for fd in self.kept.values()]
+
+    def close(self) -> None:
+        for name in list(self.kept):
+            self.drop(name)
+
+
+class PlugIn:
+    """A plug-in, whose thread runs whenever it is told to look."""
+
+    name = "plug"
+
+    def __init__(self) -> None:
+        self.got: dict[bytes, list[int]] = {}
+        """By event: the numbers of its records."""
+
+    def load(self) -> Callable[[], PlugIn]:
+        return lambda: self
+
+    def take(self, batch: Sequence[PluginRecord]) -> None:
+        for record in batch:
+            self.got.setdefault(record.event, []).append(int(struct.unpack_from("<Q", record.payload)[0]))
+
+
+class _Threading:
+    """No thread begins."""
+
+    Event, Lock = threading.Event, threading.Lock
+
+    class Thread:
+        def __init__(self, **_: object) -> None: ...
+
+        def start(self) -> None: ...
+
+
+class _Worker(worker.Worker):
+    """Its thread is the daemon's."""
+
+    def post(self, do: Callable[[], Any]) -> worker.Job[Any]:
+        job = super().post(do)
+        self._work()
+        return job
+
+    def look(self) -> None:
+        self._work()
+
+    def close(self, timeout_s: float) -> bool:
+        self.sink.close()
+        self._work()
+        self._ring.close()
+        os.close(self._bell)
+        return True
+
+
 class Machine:
     def __init__(self) -> None:
+        self.plug_in = PlugIn()
         self.now = 1_000_000_000_000
         self.processes: dict[int, tuple[int, int]] = {}
         """By pid: user, start time."""
@@ -92,6 +169,9 @@ class Machine:
             (os.path, "exists", self.exists),
             (shares, "LIMITS", limits),
             (secrets, "token_hex", lambda size: "0" * 2 * size),
+            (plugins, "Worker", _Worker),
+            (worker, "threading", _Threading),
+            (utracefsd.daemon, "Installed", lambda names: lambda: [self.plug_in]),
             (utracefsd.daemon, "possible_cpus", lambda: CPUS),
             (utracefsd.daemon, "free_memory_kb", lambda: 1 << 20),
         ]

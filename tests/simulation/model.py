@@ -119,23 +119,39 @@ class Program(Part):
         """Others may have been taken in before its oldest record."""
         self.ended = False
         """The daemon has yet to read its ring."""
+        self.orphan: list[str] | None = None
+        """Events by which the daemon reads its ring without a connection, since the store has kept it."""
+        self.stopped = 0
+        """The number of a record in its ring that a thread is still writing; < 0: its length is not known."""
+        self.is_stranger = False
+        """It had ended before it connected, so a later daemon cannot know whether it lives."""
+
+    @property
+    def known(self) -> list[str]:
+        """Events of the records in its ring."""
+        return self.events if self.orphan is None else self.orphan
 
     def take(self) -> list[Record]:
-        """Records that a daemon takes in, out of its ring."""
+        """Records that a daemon takes in, out of its ring. An unfinished one is waited for while its program
+        lives."""
         ring = self.ring if self.ring and self.adopted else []
-        known = len(self.events) if self.early else 1 << 16
-        end = next((i for i, r in enumerate(ring) if r.index >= known), len(ring))
+        known = len(self.known) if self.early else 1 << 16
+        at = next((i for i, r in enumerate(ring) if r.n == abs(self.stopped)), len(ring))
+        if self.ended and at < len(ring):
+            del ring[at : len(ring) if self.stopped < 0 else at + 1]
+            at = len(ring)
+        end = next((i for i, r in enumerate(ring[:at]) if r.index >= known), at)
         taken = ring[:end]
         del ring[:end]
         return taken
 
 
 class Reader(Part):
-    """A stream, or a perf event."""
+    """A stream, a perf event, or a plug-in."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name
-        self.bit = OTHER if kind == "stream" else PERF
+        self.bit = OTHER if kind in ("stream", "plugin") else PERF
         self.due: list[int] = []
         """Numbers of records since it read."""
         self.count = 0
@@ -144,7 +160,13 @@ class Reader(Part):
         if lost and not is_full:
             return False
         rest = iter(self.due)
-        return len(numbers) + lost == len(self.due) and all(n in rest for n in numbers)
+        if self.kind == "freq":  # a period that the daemon chooses, which begins with 1
+            is_first = self.count == len(self.due)
+            if is_first and not is_full and numbers[:1] != self.due[:1]:
+                return False
+        elif len(numbers) + lost != len(self.due):
+            return False
+        return all(n in rest for n in numbers)
 
 
 class Instance(Part):
@@ -218,8 +240,9 @@ class Model(Part):
         if self.keeps:
             return
         programs = (p.events for p in self.programs.values() if p.connected)
+        orphans = (p.orphan for p in self.programs.values() if p.orphan)
         read = (reader.name for reader in self.readers.values())
-        for name in self.fields.keys() - self._in_ftrace().union(self.awaited, read, *programs):
+        for name in self.fields.keys() - self._in_ftrace().union(self.awaited, read, *programs, *orphans):
             del self.fields[name]
             self.emitted.pop(name, None)
             for i in self.instances.values():
@@ -265,9 +288,13 @@ class Model(Part):
             program.has_waited = program.adopted and bool(program.ring)
             found += taken
         for r in sorted(found, key=lambda r: r.time):
-            if self.programs[r.pid].events[r.index : r.index + 1] == [r.name]:
+            if self.programs[r.pid].known[r.index : r.index + 1] == [r.name]:
                 self._take(r)
-        ended = [pid for pid, program in self.programs.items() if program.ended]
+        ended = [
+            pid
+            for pid, p in self.programs.items()
+            if p.ended and not (p.is_stranger and p.orphan is not None)
+        ]
         for pid in ended:
             del self.programs[pid]
         if ended:
@@ -316,20 +343,34 @@ class Model(Part):
 
     # Daemons
 
-    def restart(self, living: set[int]) -> None:
-        """living: programs."""
+    def restart(self, living: set[int], stored: set[int]) -> None:
+        """living: programs. stored: those whose rings the next daemon has from the store."""
         self.emitted.clear()
         self.readers.clear()
         self.loose |= self.in_memory
         if not self.record_tgid:
             self.tgids.clear()
         self.awaited = set(self.fields)
-        self.programs = {pid: program for pid, program in self.programs.items() if pid in living}
-        for program in self.programs.values():
-            program.connected = program.adopted = program.early = program.has_waited = False
+        self.programs = {pid: program for pid, program in self.programs.items() if pid in living | stored}
+        for pid, program in self.programs.items():
+            program.connected = program.early = False
+            program.has_waited = bool(program.stopped)
+            program.adopted = pid in stored
+            program.orphan = list(program.known) if pid in stored else None
+            program.ended = pid not in living
+
+    def can_be_stored(self, pid: int) -> bool:
+        """The next daemon must know its ring, and all its events."""
+        program = self.programs.get(pid)
+        return program is not None and program.adopted and self.fields.keys() >= set(program.known) - {""}
 
     def grace_over(self) -> None:
         self.awaited.clear()
+        for pid, program in list(self.programs.items()):
+            if program.orphan is not None:  # it has not come back
+                program.orphan, program.adopted = None, False
+                if program.ended:
+                    del self.programs[pid]
         self.forget_unused()
 
     # Looks

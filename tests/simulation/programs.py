@@ -114,6 +114,7 @@ class Program:
         self.damaged = False
         """Its ring contradicts itself."""
         self.words = EnableWords()
+        self.ring_size = 0
 
     @property
     def connected(self) -> bool:
@@ -140,6 +141,11 @@ class Program:
         """One that is registered."""
         found = [command for command in self.commands if command != NO_EVENT]
         return found[number % len(found)] if found else None
+
+    @property
+    def ring_name(self) -> str | None:
+        """In the store."""
+        return f"data-ring.{os.fstat(self.ring_fds[0]).st_ino}" if self.ring_fds else None
 
     def make_ring(self, size: int) -> None:
         self.is_early = self.is_unknown = self.is_new = True
@@ -213,11 +219,14 @@ class EnableWords:
 
 
 class Consumer:
-    """An administrator's program with one consumer: a stream, or a perf event that samples or counts."""
+    """An administrator's program with one consumer: a stream, a perf event that samples or counts, or the
+    plug-in, which is the daemon's own."""
 
     def __init__(self, kind: str, key: int, answers: Answers) -> None:
         self.kind, self.key, self.answers = kind, key, answers
         self.handle = self.lost = 0
+        self.name = ""
+        """Its event."""
         self.ring: StreamRing | PerfRing | None = None
 
     def map_ring(self) -> None:

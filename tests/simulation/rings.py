@@ -54,6 +54,8 @@ class DataRing(Shared):
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self.size = struct.unpack_from("<I", self.memory, 8)[0]
+        self._stopped: tuple[int, int] | None = None
+        """A record that a thread has reserved and not committed: its place, its length word."""
 
     @staticmethod
     def make(size: int) -> list[int]:
@@ -79,15 +81,22 @@ class DataRing(Shared):
         """Report a value that does not fit its field: no record."""
         self.write(self._REFUSED | index, bytes(length), 0, 0, 0)
 
-    def write(self, index: int, payload: bytes, time_ns: int, pid: int, cpu: int) -> bool:
-        """False: there is no room."""
+    def write(self, index: int, payload: bytes, time_ns: int, pid: int, cpu: int, *, stops: int = 0) -> bool:
+        """False: there is no room. stops: 1, before it is committed; 2, before its length is stored."""
         size = (24 + len(payload) + 7) // 8 * 8
         if self.u64(self._HEAD) + size - self.u64(self._TAIL) > self.size:
             return False
-        self._put(
-            struct.pack("<IIQIHH", _COMMITTED | len(payload), index, time_ns, pid, cpu, 0) + payload, size
-        )
+        word = (_COMMITTED | len(payload), len(payload), 0)[stops]
+        if stops:
+            self._stopped = self.u64(self._HEAD) % self.size, _COMMITTED | len(payload)
+        self._put(struct.pack("<IIQIHH", word, index, time_ns, pid, cpu, 0) + payload, size)
         return True
+
+    def commit(self) -> None:
+        """The thread that stopped goes on."""
+        if self._stopped is not None:
+            struct.pack_into("<I", self.memory, self._DATA + self._stopped[0], self._stopped[1])
+            self._stopped = None
 
     def _put(self, data: bytes, size: int) -> None:
         head = self.u64(self._HEAD)

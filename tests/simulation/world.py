@@ -29,7 +29,7 @@ from typing import Any
 import msgpack
 
 from tests.simulation.disk import FAIL, KILL, TORN, Disk, Killed
-from tests.simulation.machine import CPUS, MOST, Machine
+from tests.simulation.machine import CPUS, MOST, Machine, Store
 from tests.simulation.model import (
     BUFFERS,
     HISTS,
@@ -58,7 +58,7 @@ from tests.simulation.programs import (
 from tests.simulation.rings import DATA_RINGS, STREAM_RING, DataRing, PerfRing, StreamRing
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.port import Port
-from utracefsd.daemon import GATHER_NS, GRACE_NS, HAND_OVER_NS, Daemon, DaemonOptions
+from utracefsd.daemon import GATHER_NS, GRACE_NS, HAND_OVER_NS, LOOK_AGAIN_NS, Daemon, DaemonOptions
 from utracefsd.machine._machine import monotonic_ns
 from utracefsd.machine.shares import Resource
 
@@ -72,6 +72,7 @@ TRIGGERS = {
     "traceoff": "traceoff if k == 3",
     "snapper": "snapshot if k == 99",
 }
+PLUG_EVENTS = "consumers/plug/set_event"
 MOST_PROGRAMS = 5
 MOST_CONSUMERS = 3
 SEC = 1_000_000_000
@@ -123,6 +124,9 @@ WEIGHTS = {
     "flood": 3,
     "word": 8,
     "corrupt": 3,
+    "stop": 6,
+    "manager": 2,
+    "fall": 2,
 }
 
 
@@ -166,6 +170,9 @@ class World:
         self.reached: Counter[str] = Counter()
         self.journal: list[str] = []
         self.machine = Machine()
+        self.store = Store()
+        self.rings: dict[str, Program] = {}
+        """By their name in the store: also those of programs that have ended."""
         self.disk = Disk(self.reached)
         self.models = [Model()]
         self.programs: list[Program] = []
@@ -183,6 +190,8 @@ class World:
         """By this daemon; the file of one goes with the next line of the log."""
         self._has_looked = False
         """A look has seen everything that this daemon took over."""
+        self._has_strangers = False
+        """A daemon may have a ring of a process that ended before it connected, of which it cannot know that."""
         self._asked: Answers | None = None
         """It has a request without an answer."""
         self._grave = os.memfd_create(GRAVE)
@@ -257,6 +266,8 @@ class World:
                     now_ns=self._now,
                     status_path=self.folder / "user_events_status",
                     state_folder=self.folder,
+                    store=self.store,
+                    stored=self.store.given(),
                 )
                 self._grace_ends = self.machine.now + GRACE_NS
                 self._has_looked, self._refused_hists = False, 0
@@ -269,6 +280,7 @@ class World:
                     (error.errno, self.disk.full or not self.disk.planned),
                     (errno.ENOSPC, True),
                 )
+                self._bury_descriptors()  # its process ends
                 self.reached["no room for a start"] += 1
                 self.disk.full = False
         raise Wrong("no start")
@@ -343,17 +355,26 @@ class World:
             model.keeps = False
         return taken + kept
 
-    def _die(self) -> None:
+    def _die(self, falls: Iterable[Program] = ()) -> None:
+        """falls: programs that end with it."""
         self._then = None
         self.disk.dead = True
         self._bury_descriptors()
         self.daemon = None
         self._consumers_end()
         self._connections_end()
-        self.each(lambda m: m.restart({program.pid for program in self.programs}))
-        self.models = _different(self.models)
+        for program in falls:
+            self._end_process(program)
         self.disk.revive()
+        self._succeed()
+
+    def _succeed(self) -> None:
+        """The next daemon."""
         self._start()
+        stored = {program.pid for name, program in self.rings.items() if name in self.store.kept}
+        self.reached["a stored ring is taken over"] += bool(stored)
+        self.each(lambda m: m.restart({program.pid for program in self.programs}, stored))
+        self.models = _different(self.models)
 
     def _connections_end(self) -> None:
         if self.admin is not None:
@@ -374,7 +395,7 @@ class World:
         admin = set() if self.admin is None else self.admin.descriptors()
         clients = [one.descriptors() for one in self.programs]
         clients += [one.descriptors() for one in self.consumers]
-        return self._mine.union(admin, *clients)
+        return self._mine.union(admin, self.store.kept.values(), *clients)
 
     def _bury(self) -> None:
         """At the end: nothing is left of the dead ones, nor of a failed run."""
@@ -386,6 +407,7 @@ class World:
             consumer.end()
         if self.admin is not None:
             self.admin.close()
+        self.store.close()
         self._bury_descriptors()
         gc.collect()
         for fd in descriptors():
@@ -394,7 +416,30 @@ class World:
                     os.close(fd)
 
     def _pump(self, *, stalled: bool = False) -> None:
-        """Everything that was sent is taken in, as server/serve.py does it; stalled: some of it."""
+        """Everything that was sent is taken in, and the model knows it; stalled: some of it."""
+        daemon = self._live
+        if self.machine.now >= self._grace_ends:  # no thread stops as long as that
+            for program in self.programs:
+                if not program.connected:
+                    self._go_on(program)
+        was_gathering = daemon.gathering
+        self._rest(stalled=stalled)
+        if was_gathering > daemon.gathering and any(p.ended for p in self.models[-1].programs.values()):
+            self.machine.pass_time(LOOK_AGAIN_NS)  # when it looks for programs that have ended
+            self._rest(stalled=stalled)
+        if self._then is not None:
+            then, self._then = self._then, None
+            then()
+        if not daemon.gathering:
+            self.each(lambda m: m.take_in())
+        if self.machine.now >= self._grace_ends:
+            self.each(lambda m: m.grace_over())
+        self.each(lambda m: m.forget_unused())
+        if daemon.faults.count:
+            raise Wrong(f"{daemon.faults.count} unexpected exceptions")
+
+    def _rest(self, *, stalled: bool) -> None:
+        """Until nothing is left to do, as server/serve.py."""
         daemon = self._live
         for _ in range(64):
             busy = False
@@ -416,16 +461,6 @@ class World:
                 raise Wrong("the daemon never rests")
         if self.disk.dead:  # compiled code may have passed the exception over
             raise Killed("an earlier call")
-        if self._then is not None:
-            then, self._then = self._then, None
-            then()
-        if not daemon.gathering:
-            self.each(lambda m: m.take_in())
-        if self.machine.now >= self._grace_ends:
-            self.each(lambda m: m.grace_over())
-        self.each(lambda m: m.forget_unused())
-        if daemon.faults.count:
-            raise Wrong(f"{daemon.faults.count} unexpected exceptions")
 
     @property
     def _live(self) -> Daemon:
@@ -476,12 +511,20 @@ class World:
 
     def _gather(self) -> None:
         """Administrators wait until rings are back, or too late."""
+        awaited = any(not p.connected or not p.ring or p.is_unknown for p in self.programs)
+        if self._live.gathering and not awaited and not self._has_strangers:
+            self.reached["gathering ends with programs"] += 1
+            self.machine.pass_time(LOOK_AGAIN_NS)
+            self._pump()
+            if self._live.gathering:
+                raise Wrong("it waits for rings of programs that have ended")
         if self._live.gathering:
             self.reached["gathering ends by time"] += 1
             self.machine.pass_time(GATHER_NS + HAND_OVER_NS)
             self._pump()
             if self._live.gathering:
                 raise Wrong("it waits for rings for ever")
+        self._has_strangers = False
 
     def _tree(self, method: str, *params: Any, after: Callable[[Model], object] | None = None) -> Any:
         self._gather()
@@ -581,6 +624,10 @@ class World:
         if len(right) > 1:  # equally possible, unless they differ in nothing
             right = _different(right)[-MOST_MODELS:]
         self.models = right
+        if self.machine.now > self._grace_ends:
+            kept = self.store.kept.keys() - {str(program.ring_name) for program in self.programs}
+            if kept:
+                raise Wrong(f"the store keeps {sorted(kept)} of programs that have ended")
         if len(right) == 1 and is_all:
             self._look_at_files(right[0])
         self._has_looked = True
@@ -636,11 +683,16 @@ class World:
         self._end_program(program)
 
     def _end_program(self, program: Program) -> None:
+        if self._is_orphan(program):  # the daemon looks whether it lives
+            self.machine.pass_time(LOOK_AGAIN_NS)
         self._end_process(program)
         self._after = after = partial(self._gone, program.pid)
         self._pump()
         self.each(after)
         self._after = None
+
+    def _is_orphan(self, program: Program) -> bool:
+        return self.models[-1].programs[program.pid].orphan is not None
 
     def _end_process(self, program: Program) -> None:
         self.machine.processes.pop(program.pid, None)
@@ -738,6 +790,8 @@ class World:
         is_full = not has_ring and self._of_user(program, lambda p: p.connected) >= MOST[Resource.CONNECTIONS]
         if ends and how // 3 % 2:
             self.machine.processes.pop(program.pid)
+            self._has_strangers = True
+            self.each(lambda m: setattr(m.programs[program.pid], "is_stranger", True))
         if not has_ring:
             program.answers = self._connect(self._live.data, program.pid, program.uid)
         if how // 6 % 4 == 0 and not self.disk.planned:
@@ -767,6 +821,7 @@ class World:
         uid = USERS[user % len(USERS)]
         program = Program(self.machine.start(uid), uid)
         program.make_ring(DATA_RINGS[number % 7 == 0])
+        self._note_ring(program)
         for i in range(1 + number % 3):
             name = NAMES[(event + i) % len(NAMES)]
             text = ((event + i) % len(NAMES) % 2) ^ (number // 3 % 8 == 0)
@@ -783,7 +838,7 @@ class World:
     def _emit_early(self, program: Program, event: int, number: int) -> None:
         for i in range(1 + number % 3):
             index = (event + i) % len(program.commands)
-            self._emit_records(program, index, program.refused[index], number >> i, 2 + number % 2, b"ab")
+            self._emit_records(program, index, program.refused[index], number >> i, 2 + number % 2)
 
     def _hand_over(self, program: Program) -> bool:
         """Its ring alone."""
@@ -860,10 +915,10 @@ class World:
         if program is not None:
             self._give_ring(program)
 
-    def _give_ring(self, program: Program) -> None:
-        if program.ring is not None:
-            return
-        assert program.answers is not None
+    def _give_ring(self, program: Program) -> bool:
+        """Whether it has one."""
+        if program.ring is not None or program.answers is None:
+            return program.ring is not None
         size = DATA_RINGS[program.pid % 2]
         is_full = self._has_no_room_for(program, size)
         error, _result = self._ask(program.answers, "mmap_ring", {"size": size})
@@ -871,17 +926,23 @@ class World:
             expect("ring", error and error[0], errno.ENOMEM)
         if error is None:
             program.map_ring()
+            self._note_ring(program)
             for m in self.models:
                 m.programs[program.pid].ring, m.programs[program.pid].adopted = [], True
         else:
             self.reached[f"ring errno {error[0]}"] += 1
+        return error is None
 
     def _has_no_room_for(self, program: Program, size: int) -> bool:
         """Whether its user's share refuses a ring."""
-        held = self._of_user(
-            program, lambda p: DataRing.counted(p.ring.size) if p.connected and p.ring is not None else 0
+        stored = {p for name, p in self.rings.items() if name in self.store.kept}
+        others = stored | {p for p in self.programs if p.connected and p.ring is not None}
+        held = sum(DataRing.counted(p.ring_size) for p in others - {program} if p.uid == program.uid)
+        is_full = (
+            program.uid != 0
+            and program not in stored
+            and held + DataRing.counted(size) > MOST[Resource.RING_BYTES]
         )
-        is_full = program.uid != 0 and held + DataRing.counted(size) > MOST[Resource.RING_BYTES]
         self.reached["too many rings"] += is_full
         return is_full
 
@@ -892,23 +953,38 @@ class World:
             self._emit_some(program, event, number, how, pump=how % 16 > 7)
 
     def _emit_some(
-        self, program: Program, event: int, number: int, how: int, *, pump: bool, text: bytes = b"ab"
+        self,
+        program: Program,
+        event: int,
+        number: int,
+        how: int,
+        *,
+        pump: bool,
+        text: bytes = b"ab",
+        stops: int = 0,
     ) -> None:
         if not program.commands or program.is_unknown:
             return
         index = event % len(program.commands)
-        if not program.status_of(index):
+        if program.status is None or not program.status_of(index):
             return
         if program.ring is not None and program.ring.size == max(DATA_RINGS):
             self.reached["a data ring skips"] += program.ring.has_skipped
             for _ in range(how // 8 % 32):  # to where it skips
                 program.ring.refuse(index, 60_000)
-        self._emit_records(program, index, program.commands[index], number, how, text)
+        self._emit_records(program, index, program.commands[index], number, how, text, stops)
         if pump:
             self._pump()
 
     def _emit_records(
-        self, program: Program, index: int, command: str, number: int, how: int, text: bytes
+        self,
+        program: Program,
+        index: int,
+        command: str,
+        number: int,
+        how: int,
+        text: bytes = b"ab",
+        stops: int = 0,
     ) -> None:
         for i in range(1 + number % 8):
             self.numbers += 1
@@ -933,11 +1009,37 @@ class World:
                 self.each(after)
                 self._after = None
             elif program.ring is not None and program.ring.write(
-                index, data, self.machine.now, program.pid, cpu
+                index, data, self.machine.now, program.pid, cpu, stops=stops
             ):
                 self.each(partial(_emit, program.pid, record, ring=True))
+                for m in self.models if stops else ():
+                    m.programs[program.pid].stopped = -n if stops == 2 else n
             else:
                 self.reached["data ring full"] += 1
+
+    def _note_ring(self, program: Program) -> None:
+        assert program.ring is not None
+        program.ring_size = program.ring.size
+        self.rings[str(program.ring_name)] = program
+
+    def _stop(self, which: int, event: int, number: int, how: int) -> None:
+        """A thread stops in the middle of a record, or goes on."""
+        program = self._pick(which, connected=how % 4 > 0)
+        if program is None:
+            return
+        if self.models[-1].programs[program.pid].stopped:
+            self._go_on(program)
+            self._pump()
+        elif self._give_ring(program):
+            self.reached["a thread stops"] += 1
+            self._emit_some(
+                program, event, 8 * number, 6 + how % 2, pump=how % 16 > 7, stops=1 + (how % 8 == 7)
+            )
+
+    def _go_on(self, program: Program) -> None:
+        if program.ring is not None:
+            program.ring.commit()
+            self.each(lambda m: setattr(m.programs[program.pid], "stopped", 0))
 
     def _write(self, *_: int) -> None:
         self._pump()
@@ -1132,6 +1234,8 @@ class World:
 
     def _stall(self, how: int, *_: int) -> None:
         """The daemon gets the cpu rarely: time passes at each look at the clock."""
+        for program in self.programs:
+            self._go_on(program)
         self.machine.set_time(tick_ns=(1_000_000, 20_000_000)[how % 2])
         try:
             self._pump(stalled=True)
@@ -1141,6 +1245,15 @@ class World:
 
     def _kill(self, *_: int) -> None:
         self._die()
+
+    def _manager(self, limit: int, *_: int) -> None:
+        """The service manager keeps so many rings from now on."""
+        self.store.limit = (0, 1, 3, 8)[limit % 4]
+
+    def _fall(self, which: int, *_: int) -> None:
+        """A kill, and programs end with the daemon."""
+        self.store.limit = self.store.limit or 8 * (which % 2)
+        self._die([program for i, program in enumerate(self.programs) if which >> 1 + i & 1])
 
     def _storm(self, event: int, number: int, how: int, *_: int) -> None:
         """Programs fill their rings by turns, the daemon is killed, and they come back one after the other:
@@ -1187,19 +1300,21 @@ class World:
     def _restart(self, *_: int) -> None:
         """An orderly end, and the next daemon. Nothing is kept open."""
         self._after = None
-        is_read = not self._live.gathering or any(p.ended for p in self.models[0].programs.values())
+        programs = self.models[0].programs.values()
+        is_read = not self._live.gathering or any(p.ended or p.orphan is not None for p in programs)
         self._live.close()
         self.daemon = None
-        if is_read:
-            self.each(lambda m: m.take_in())
+        for m in self.models if is_read else ():
+            m.keeps = True  # events of ended programs stay for a moment
+            m.take_in()
+            m.keeps = False
         self._consumers_end()
         self._connections_end()
         gc.collect()  # a process would end here: objects in cycles close what they own
         left = [fd for fd in descriptors() - self._kept() if GRAVE not in os.readlink(f"/proc/self/fd/{fd}")]
         if left:
             raise Wrong(f"descriptors left: {[os.readlink(f'/proc/self/fd/{fd}') for fd in left]}")
-        self.each(lambda m: m.restart({program.pid for program in self.programs}))
-        self._start()
+        self._succeed()
 
     def _back(self, which: int, how: int, *_: int) -> None:
         """One program, or all, finds the next daemon: registers as before, and hands its ring over."""
@@ -1234,7 +1349,7 @@ class World:
             # Its records may be taken in, with those of others, before the answer.
             before = list(map(duplicate, self.models))
             for m in self.models:
-                m.programs[program.pid].adopted = True
+                m.programs[program.pid].adopted, m.programs[program.pid].orphan = True, None
             error, _result = self._ask(program.answers, "adopt_ring", {}, fds=program.ring_fds)
             if error is not None:
                 self.models = before
@@ -1332,14 +1447,24 @@ class World:
         self._gather()
         self.numbers += 1
         answers = self._connect(self._live.tracefs, self._root)
-        made = Consumer(("stream", "perf", "count")[kind % 3], self.numbers, answers)
+        made = Consumer(("stream", "perf", "count", "freq", "plugin")[kind % 5], self.numbers, answers)
         full_name = f"user_events:{name}"
+        if made.kind == "plugin" and any(c.kind == "plugin" and c.name == name for c in self.consumers):
+            answers.close()
+            return
+        made.name = name
         self._after = after = lambda m: m.readers.__setitem__(made.key, Reader(made.kind, name))
         self.consumers.append(made)
+        asked: tuple[Any, ...]
         if made.kind == "stream":
             asked = answers, "stream_open", {"events": [full_name], "size": STREAM_RING}
+        elif made.kind == "plugin":
+            asked = answers, "write_file", PLUG_EVENTS, full_name.encode(), False
         else:
-            sampled = {"sample_period": 1, "data_pages": 1} if made.kind == "perf" else {}
+            sampled = {"perf": {"sample_period": 1}, "freq": {"sample_freq": 1 + event}, "count": {}}[
+                made.kind
+            ]
+            sampled |= {"data_pages": 1} if sampled else {}
             asked = answers, "perf_event_open", {"name": full_name, "read_format": 0x10, **sampled}
         error, result = self._ask(*asked)
         self._after = None
@@ -1349,8 +1474,9 @@ class World:
             return
         self.each(after)
         self.reached[f"attach {made.kind}"] += 1
-        made.handle = result[b"handle"]
-        made.map_ring()
+        if made.kind != "plugin":
+            made.handle = result[b"handle"]
+            made.map_ring()
 
     def _drop(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
@@ -1391,6 +1517,10 @@ class World:
         if consumer.kind == "stream":
             assert isinstance(consumer.ring, StreamRing)
             numbers, all_lost, is_full = consumer.ring.read(ended=ended)
+        elif consumer.kind == "plugin":
+            numbers, all_lost = self.machine.plug_in.got.pop(consumer.name.encode(), []), 0
+            if ended and self.disk.dead:  # it was killed with the daemon
+                return
         else:
             if ended:
                 return
@@ -1438,7 +1568,12 @@ class World:
             m.forget_unused()
 
         self._after = after
-        if how % 2:
+        if consumer.kind == "plugin":
+            self._ask(
+                consumer.answers, "write_file", PLUG_EVENTS, f"!user_events:{consumer.name}".encode(), False
+            )
+            self._check_consumer(consumer)
+        elif how % 2:
             self._ask(consumer.answers, "close", consumer.handle)
         self._drop(consumer)
         self._pump()
@@ -1498,6 +1633,7 @@ class World:
         if program is None or program.ring is None:
             return
         self._gather()
+        self._go_on(program)
         self._pump()
         kind = DataRing.DAMAGES[what % len(DataRing.DAMAGES)]
         program.damaged = True
@@ -1542,7 +1678,11 @@ class World:
 def _adopts(pid: int, answer: Any, m: Model) -> bool:
     program = m.programs[pid]
     program.connected, program.events = True, []
-    program.adopted = program.early = answer is None or answer[0] is None
+    if answer is None or answer[0] is None:
+        program.adopted = program.early = True
+        program.orphan = None
+    else:
+        program.adopted = program.orphan is not None
     return True
 
 
