@@ -110,9 +110,10 @@ lint: build $(VENV)/.developer
 	$(BIN)/lint-imports
 	@$(BIN)/python tests/test_sources.py
 
-# Without long tests, and without those whose judge is missing; the last line names them.
+# Without long tests, and without those whose judge is missing; the last line names them. TESTS=FILES: only these.
+TESTS :=
 check: build $(VENV)/.developer test-tools
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
 
 # The whole suite, which takes twice as long with it.
 coverage: build $(VENV)/.judges ci-tools
@@ -133,10 +134,12 @@ others: build $(VENV)/.developer
 	$(BIN)/nox -- -n $(WORKERS)
 
 # Ten minutes, or SECONDS=; SOAK= for options of `python -m tests.soak --help`. What is found prints its seed.
+# Then the tests that take minutes, unless it is short.
 SECONDS := 600
 SOAK :=
 soak: build $(VENV)/.developer
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(SOAK)
+	@test $(SECONDS) -lt 600 || $(BIN)/python -m pytest -q -n $(WORKERS) -m soak
 
 # For SECONDS=, from SEED= on: docs/testing.md. A failure is printed as a list of steps to keep.
 SEED := 1
@@ -145,13 +148,15 @@ simulate: build $(VENV)/.developer
 
 test: lint check
 
-# A seed of its own, since whether a change passes must not be left to chance.
+# A seed of its own, since whether a change passes must not be left to chance. A fresh machine runs the tests that
+# may lack something there: those of judges. It takes the wheel that is built here; -O0 compiles in half the time.
 ci:
 	$(MAKE) -j2 lint $(VENV)/.judges ci-tools
 	$(BIN)/python -m pytest -q --ci -n $(WORKERS)
 	$(MAKE) others
 	$(MAKE) soak SECONDS=60 SOAK='--seed test'
-	$(MAKE) fresh
+	QUICK=1 $(BIN)/python wheels.py build/wheels $$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+	QUICK=1 WHEELS=build/wheels $(MAKE) fresh STEPS='demo check python user'
 
 # Root and debootstrap; else one line says what is missing.
 fresh:

@@ -135,23 +135,6 @@ def test_the_compose_file(tmp_path: Path, right: str, wrong: str) -> None:
     assert not wrong or f"{file}::$." in done.stdout
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_wheels(tmp_path: Path) -> None:
-    """Wheels of this Python: the checks of `make wheels`, compiled with -O0."""
-    version = "{}.{}".format(*sys.version_info)
-    done = subprocess.run(
-        [sys.executable, "wheels.py", str(tmp_path / "dist"), version],
-        cwd=ROOT,
-        env={**os.environ, "QUICK": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"manylinux\S+\.whl: .* MB installed; the demo runs", done.stdout), done.stdout
-
-
 def test_a_source_distribution_has_what_it_needs(tmp_path: Path) -> None:
     setup(tmp_path, "sdist", "--formats", "gztar", "--dist-dir", str(tmp_path))
     (path,) = tmp_path.glob("*.tar.gz")

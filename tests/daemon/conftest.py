@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,13 +19,17 @@ from tests.daemon.tree.world import World
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
-from utracefsd.machine import disk
+from utracefsd.machine import closing, disk
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_collected_any_more() -> Iterator[None]:
+def _nothing_is_collected_or_closed_any_more() -> Iterator[None]:
+    """The next test may compare its open descriptors before and after."""
     yield
     Collecting.close_all()
+    deadline = time.monotonic() + 5  # a close may hang
+    while closing.waiting() and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 @pytest.fixture

@@ -305,7 +305,7 @@ def compiled(source: Path, built: Path, *options: str, library: tuple[str, ...] 
     return made
 
 
-@pytest.mark.parametrize("times", [300, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("times", [300, pytest.param(10_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("kind", ["shared", "static", pytest.param("static without /proc", marks=NEEDS_ROOT)])
 def test_a_library_with_events_comes_and_goes(
     daemon: DaemonProcess, built: Path, tmp_path: Path, kind: str, times: int

@@ -7,7 +7,6 @@ import mmap
 import os
 import struct
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable
 
@@ -31,6 +30,7 @@ from tests.daemon.intake.producing import (
     number,
 )
 from tests.daemon.stepping import stepping
+from tests.left_over import descriptors, descriptors_since
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
@@ -391,12 +391,10 @@ class TestAdopting:
         adopt(world.rings[0])
 
     def test_what_is_refused_is_closed(self) -> None:
-        before = os.listdir("/proc/self/fd")
+        before = descriptors()
         with pytest.raises(ValueError):
             DataRing.adopt(IndexTable(), os.getpid(), os.open("/dev/null", os.O_RDWR), os.eventfd(0), 0)
-        deadline = time.monotonic() + 60
-        while os.listdir("/proc/self/fd") != before:  # by a thread: it may be any file
-            assert time.monotonic() < deadline
+        assert not descriptors_since(before)
 
     def test_it_is_the_same_memory_by_another_descriptor(self) -> None:
         world = World(2)

@@ -330,7 +330,7 @@ print(f"\\nemits {emits} waits {waits}")
 
 
 @pytest.mark.parametrize("kind", ["ring", "socket", "Python"])
-@pytest.mark.parametrize("seconds", [3, pytest.param(120, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [3, pytest.param(120, marks=pytest.mark.soak)])
 def test_no_emit_waits_for_the_daemon(
     daemon: DaemonProcess, program: Path, kind: str, seconds: float
 ) -> None:
