@@ -19,9 +19,9 @@ import attrs
 
 import utracefsd.daemon
 from tests.simulation.rings import DATA_RINGS, DataRing
-from utracefsd.consumers.plugins import plugins, worker
+from utracefsd.consumers.plugins import plugins
 from utracefsd.consumers.plugins.contract import Record as PluginRecord
-from utracefsd.machine import _machine, peer, procfs, shares, tsc
+from utracefsd.machine import _machine, peer, procfs, shares
 from utracefsd.machine.shares import Resource
 
 CPUS = 2
@@ -88,10 +88,10 @@ class _Threading:
         def start(self) -> None: ...
 
 
-class _Worker(worker.Worker):
+class _Worker(plugins.Worker):
     """Its thread is the daemon's."""
 
-    def post(self, do: Callable[[], Any]) -> worker.Job[Any]:
+    def post(self, do: Callable[[], Any]) -> plugins.Job[Any]:
         job = super().post(do)
         self._work()
         return job
@@ -165,12 +165,12 @@ class Machine:
             (procfs, "_read", self.read),
             (peer, "_credentials", self.credentials),
             (peer, "_still_lives", lambda sock: True),
-            (tsc, "trusted", lambda: False),
+            (procfs, "tsc_is_trusted", lambda: False),
             (os.path, "exists", self.exists),
             (shares, "LIMITS", limits),
             (secrets, "token_hex", lambda size: "0" * 2 * size),
             (plugins, "Worker", _Worker),
-            (worker, "threading", _Threading),
+            (plugins, "threading", _Threading),
             (utracefsd.daemon, "Installed", lambda names: lambda: [self.plug_in]),
             (utracefsd.daemon, "possible_cpus", lambda: CPUS),
             (utracefsd.daemon, "free_memory_kb", lambda: 1 << 20),

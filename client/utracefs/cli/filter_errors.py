@@ -20,8 +20,16 @@ from utracefs.cli import Failure
 from utracefs.tree.event_names import EventName
 from utracefs_protocol.filter import FilterError
 from utracefs_protocol.filter._program import Subject
-from utracefs_protocol.filter.errors import FIELD_NOT_FOUND, INVALID_OPERATOR, INVALID_VALUE
-from utracefs_protocol.filter.parse import MAX_CPUS, Parser, Predicate, check_brackets, is_no_filter
+from utracefs_protocol.filter.parse import (
+    FIELD_NOT_FOUND,
+    INVALID_OPERATOR,
+    INVALID_VALUE,
+    MAX_CPUS,
+    Parser,
+    Predicate,
+    check_brackets,
+    is_no_filter,
+)
 from utracefs_protocol.text import bytes_of, text_of
 
 INDENT = "  "

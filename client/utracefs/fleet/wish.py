@@ -18,7 +18,7 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_names import check_length
 from utracefs_protocol.filter import FilterError, parse_filter
-from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
+from utracefs_protocol.filter.parse import FIELD_NOT_FOUND
 from utracefs_protocol.text import bytes_of
 
 VERSION: Final = 1

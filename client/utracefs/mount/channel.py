@@ -27,7 +27,7 @@ from utracefs_protocol.connection import (
 )
 from utracefs_protocol.errors import ProtocolError
 from utracefs_protocol.limits import MAX_MSGID
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 from utracefs_protocol.messages.tracefs import Cancel
 
 ANSWER_S: Final = 30.0

@@ -46,7 +46,7 @@ from utracefs_protocol.messages.data import (
     EventUnregistration,
     NotifyEnablers,
 )
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 
 logger = logging.getLogger("utracefs.mount")
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
 from utracefs.mount.channel import ANSWER_S, Channel, Resume
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 
 logger = logging.getLogger("utracefs.mount")
 

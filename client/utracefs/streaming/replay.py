@@ -24,7 +24,7 @@ from utracefs_protocol.connection import Connection, Request, encode_error, enco
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import format_text
 from utracefs_protocol.events.event_names import matches
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 from utracefs_protocol.messages.tracefs import (
     METHODS,
     ReadFile,

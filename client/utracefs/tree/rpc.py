@@ -24,7 +24,7 @@ from utracefs.tree import runtime_dir
 from utracefs.tree.closing import Closing
 from utracefs_protocol.connection import Connection, Notification, Response, encode_request
 from utracefs_protocol.errors import ProtocolError, TraceError
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 
 WINDOW: Final = 64
 """Requests in flight in `call_many`. It is below the daemon's 256, with so few bytes that sending never

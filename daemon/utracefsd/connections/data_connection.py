@@ -65,7 +65,7 @@ from utracefs_protocol.errors import TOO_OLD, ProtocolError, TraceError
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_DATA_OBJECT
 from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 from utracefs_protocol.text import shown
 from utracefsd.connections.write_errors import WriteErrors
 from utracefsd.daemon_log import daemon_log

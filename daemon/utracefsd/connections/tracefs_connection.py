@@ -42,7 +42,7 @@ from utracefs_protocol.connection import (
 from utracefs_protocol.errors import TOO_OLD, ProtocolError, TraceError
 from utracefs_protocol.limits import MAX_TRACEFS_OBJECT, MAX_UNANSWERED
 from utracefs_protocol.messages import tracefs as messages
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
 from utracefsd.consumers.stream.streams import OpenStream, Streams
 from utracefsd.daemon_log import daemon_log

@@ -52,12 +52,11 @@ from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 from utracefsd.intake._writers import AllWriters
 from utracefsd.intake.known_rings import Key, KnownRing
-from utracefsd.machine import tsc
+from utracefsd.machine import procfs
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.comms import CommTable
-from utracefsd.machine.peer import Peer
+from utracefsd.machine.peer import Peer, share_of
 from utracefsd.machine.shares import Resource, Shares
-from utracefsd.machine.subordinates import share_of
 
 # Longest time until a record is visible while the daemon is awake (the documented limit is 20 ms).
 POLL_S = 0.002
@@ -217,7 +216,7 @@ class Rings:
         """By user: rings without a place in the store; no entry is empty."""
         self._missing: dict[Key, KnownRing] = {}
         """Rings that are lost, or may be: `gathering` no longer waits for them."""
-        self._intake = Intake(nr_cpus, tsc.trusted(), journal, _thread.start_new_thread)
+        self._intake = Intake(nr_cpus, procfs.tsc_is_trusted(), journal, _thread.start_new_thread)
         self._journal = journal
         self._handing_over = False
         self._shares = services.shares
@@ -545,7 +544,7 @@ class Rings:
             self._taking_in = False
             if self._intake.clock_jumped:
                 self._intake.clock_jumped = False
-                self._intake.tsc = self._intake.tsc and tsc.trusted()
+                self._intake.tsc = self._intake.tsc and procfs.tsc_is_trusted()
 
     def take_in_before_others(self) -> int | None:
         """Take in what was committed before this call. Returns the time for a record that arrives another way

@@ -5,10 +5,8 @@ The lowest layer.
 comms         names of threads
 procfs        /proc and /sys
 disk          calls that change files; simulated in tests
-peer          identity of the process at the other end of a connection
+peer          identity of the process at the other end of a connection, and the user whose limits count it
 shares        every limit per user
-subordinates  which user a subordinate user id (subuid(5)) belongs to
-tsc           whether the time stamp counter may replace the clock
 closing       closing descriptors that came from other processes
 collector     when the garbage collector runs a full collection
 faults        counting and logging unexpected exceptions

@@ -9,6 +9,11 @@ start time of the process belongs to its identity: `lives` says whether the pid 
 
 Effective capabilities in /proc are deliberately ignored: a process in a user namespace of its own shows a
 full set and has no power over the daemon.
+
+subuid(5): /etc/subuid gives ordinary users ranges of 65536 further user ids, for their containers. All ids of
+a range count as that user (`share_of`), who could otherwise have each limit per user 65536 times. Ranges of
+root are for containers that an administrator set up; there every id is a user of its own. Names are looked up
+in /etc/passwd itself and not through the C library, which may ask a server and block.
 """
 
 import errno
@@ -16,13 +21,62 @@ import os
 import signal
 import socket
 import struct
+from pathlib import Path
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.machine.comms import Task
 from utracefsd.machine.procfs import read_task, read_tgid
-from utracefsd.machine.subordinates import share_of
+
+SUBUID = Path("/etc/subuid")
+PASSWD = Path("/etc/passwd")
+
+FIRST_SUBORDINATE = 65536
+"""Smaller ids are the system's and people's own (login.defs(5), SUB_UID_MIN); no file is read for them."""
+
+_Ranges = list[tuple[int, int, int]]
+
+_ranges: _Ranges = []
+_read_of: tuple[float, int] | None = None
+"""Modification time and size of the file that the ranges are from."""
+
+
+def share_of(uid: int) -> int:
+    """The user whose limits count `uid`."""
+    if uid < FIRST_SUBORDINATE:
+        return uid
+    return next((owner for first, end, owner in _current_ranges() if first <= uid < end), uid)
+
+
+def _current_ranges() -> _Ranges:
+    global _ranges, _read_of
+    try:
+        found = os.stat(SUBUID)
+        stamp = (found.st_mtime, found.st_size)
+        if stamp != _read_of:
+            _ranges = _parse(SUBUID.read_bytes(), PASSWD.read_bytes())
+            _read_of = stamp
+    except OSError:  # no such file: there are no ranges
+        _ranges, _read_of = [], None
+    return _ranges
+
+
+def _parse(subuid: bytes, passwd: bytes) -> _Ranges:
+    uids = {fields[0]: fields[2] for line in passwd.splitlines() if len(fields := line.split(b":")) > 2}
+    ranges: _Ranges = []
+    for line in subuid.splitlines():
+        owner, *numbers = line.split(b":")
+        try:
+            first, count = map(int, numbers)
+            # A user that only a server knows: then the range at least counts as one user.
+            uid = int(uids.get(owner, owner)) if uids.get(owner, owner).isdigit() else first
+        except ValueError:  # a comment, or not a line of this file
+            continue
+        if uid != 0:
+            ranges.append((first, first + count, uid))
+    return ranges
+
 
 # asm-generic/socket.h, Linux 6.5; Python has no name for it.
 _SO_PEERPIDFD = 77
@@ -42,7 +96,7 @@ class Peer:
     start_time: int | None = None
     """When the process began, in clock ticks since boot; None when it had ended or is hidden from us."""
     share: int = attrs.field(default=attrs.Factory(lambda peer: peer.uid, takes_self=True))
-    """The user whose limits count it: `uid`, or the user to whom that id was given (subordinates.py)."""
+    """The user whose limits count it: `uid`, or the user to whom that id was given."""
     task: Task | None = attrs.field(default=None, eq=False)
     """As /proc showed it then; None: as `start_time`."""
 

@@ -1,9 +1,11 @@
-"""Reads /proc and /sys: names of threads, cpus, memory."""
+"""Reads /proc and /sys: names of threads, cpus, memory, clocks."""
 
 import os
+import platform
 import re
 import resource
 import sys
+from pathlib import Path
 
 from utracefsd.machine.comms import CommTable, Task
 
@@ -122,3 +124,25 @@ def cpu_time_ms() -> int:
     """Time that this process has used."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return int(1000 * (used.ru_utime + used.ru_stime))
+
+
+_CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+_CPUINFO = Path("/proc/cpuinfo")
+
+_STEADY = {"constant_tsc", "nonstop_tsc"}
+"""The counter has a constant rate at any cpu frequency, and counts while the cpu sleeps."""
+
+
+def tsc_is_trusted(clocksource: Path = _CLOCKSOURCE, cpuinfo: Path = _CPUINFO) -> bool:
+    """Whether the time stamp counter may replace the clock: where the kernel itself takes the time from it,
+    until its watchdog finds the counters of two cpus apart."""
+    if platform.machine() != "x86_64":
+        return False
+    try:
+        if clocksource.read_text().strip() != "tsc":
+            return False
+        with cpuinfo.open() as lines:
+            flags = next((line for line in lines if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return set(flags.split()) >= _STEADY

@@ -42,8 +42,7 @@ import msgpack
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
-from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
-from utracefsd.consumers.ftrace.event.event_file import EventFile, Part, SavedEventFile
+from utracefsd.consumers.ftrace.event.event_file import EventFile, Part, SavedEventFile, SavedTrigger
 from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
 from utracefsd.consumers.ftrace.settings import parse_setting
 from utracefsd.events.event import Emitted, Event, SavedCounts, SavedEvent

@@ -4,11 +4,10 @@ writes.
 tree             Tree: walking paths, and the calls of the tracefs socket
 nodes            Row, Directory, OpenFile: the base classes of the tree
 values           parsers of writes to control files, with their errno
-top              files of the top directory only, and instances/
+top              files of the top directory only, instances/ and consumers/
 instance_files   files of every instance
 events_files     events/
 trace_files      trace, trace_pipe, trace_pipe_raw
-consumer_files   consumers/
 """
 
 from utracefsd.tree.nodes import OpenFile

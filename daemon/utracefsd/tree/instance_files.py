@@ -10,7 +10,7 @@ import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.instance import Instance
-from utracefsd.consumers.ftrace.options import OPTIONS
+from utracefsd.consumers.ftrace.settings import OPTIONS
 from utracefsd.consumers.ftrace.standing_files import StandingFile
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values

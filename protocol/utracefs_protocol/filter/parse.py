@@ -15,17 +15,158 @@ No recursion: 4,095 bytes can be as many parentheses.
 """
 
 import errno
+import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import NUMBER_SIZES, Field, FieldKind
 from utracefs_protocol.events.event_format import COMMON_FIELDS
-from utracefs_protocol.filter import errors
 from utracefs_protocol.filter._program import Filter, How, Names, Subject
-from utracefs_protocol.filter.errors import MAX_NUMBER, MAX_TEXT, FilterError
-from utracefs_protocol.filter.literals import FLOAT, parsed_cpus, parsed_number, parsed_pattern
+from utracefs_protocol.text import any_base
+
+MAX_NUMBER = 23
+"""Characters of a number; num_buf of parse_pred()."""
+
+MAX_TEXT = 255
+"""Bytes of a text; MAX_FILTER_STR_VAL."""
+
+FIELD_NOT_FOUND = "Field not found"
+INVALID_OPERATOR = "Invalid operator"
+INVALID_VALUE = "Invalid value (did you forget quotes)?"
+EXPECT_STRING = "Expecting string field"
+EXPECT_NUMBER = "Expecting numeric field"
+ILLEGAL_OPERATION = "Illegal operation for field type"
+ILLEGAL_INTEGER = "Illegal integer value"
+TOO_LONG = "Operand too long"
+MISSING_QUOTE = "Missing matching quote"
+TOO_MANY_OPEN = "Too many '('"
+TOO_FEW_OPEN = "Too few '('"
+TOO_MANY_TERMS = "Too many terms in predicate expression"
+MISSING_BRACE_OPEN = "Missing '{'"
+MISSING_BRACE_CLOSE = "Missing '}'"
+INVALID_CPULIST = "Invalid cpulist"
+NO_FUNCTION = "Function not found"
+MEANINGLESS = "Meaningless filter expression"
+NO_FILTER = "No filter found"
+BAD_SYSTEM_FILTER = "Couldn't find or set field in one of a subsystem's events"
+"""The kernel's wording (ERRORS in trace_events_filter.c)."""
+
+_ADVICE = {
+    FIELD_NOT_FOUND: "the event's `format` lists its fields",
+    INVALID_OPERATOR: "write one of == != < <= > >= & ~ after the field",
+    INVALID_VALUE: "write a number, or a text in quotes",
+    EXPECT_STRING: "the field is text: put the value into quotes",
+    EXPECT_NUMBER: "the field is a number: leave the quotes out",
+    ILLEGAL_OPERATION: "texts take == != ~, numbers take all but ~, CPUS{} takes == != &",
+    ILLEGAL_INTEGER: "write a decimal, octal (0..) or hexadecimal (0x..) number that fits the field's sign",
+    TOO_LONG: f"numbers have at most {MAX_NUMBER} characters, texts {MAX_TEXT} bytes",
+    MISSING_QUOTE: "end the text with the quote that it begins with",
+    TOO_MANY_OPEN: "add the `)` that is missing",
+    TOO_FEW_OPEN: "remove the `)`",
+    TOO_MANY_TERMS: "join two predicates by && or ||",
+    MISSING_BRACE_OPEN: "write CPUS{LIST}",
+    MISSING_BRACE_CLOSE: "write CPUS{LIST}",
+    INVALID_CPULIST: "write numbers of cpus that there are, and ranges: CPUS{0,2-3}",
+    NO_FUNCTION: "there are no kernel functions here; compare with a number",
+    MEANINGLESS: "write a predicate behind the last && or ||",
+    NO_FILTER: "write FIELD OPERATOR VALUE",
+    BAD_SYSTEM_FILTER: "it holds for those events of the system that it fits",
+    "": "write FIELD OPERATOR VALUE, joined by && and ||; 0 removes the filter",
+}
+
+
+class FilterError(TraceError):
+    """A filter's text is refused. `message` is the kernel's, "" where it has none."""
+
+    def __init__(self, message: str, position: int | None = None, number: int = errno.EINVAL) -> None:
+        where = "" if position is None else f" at column {position}"
+        super().__init__(number, f"{message or 'not a filter'}{where}: {_ADVICE[message]}")
+        self.message = message
+        self.position = position
+
+    def shown(self, text: bytes) -> bytes:
+        """The content of `filter` after the text was refused; append_filter_err()."""
+        if not self.message:
+            return text + b"\nError: (0)\n"
+        column = min(self.position or 0, len(text))
+        return b"%s\n%s^\nparse_error: %s\n" % (text, b" " * column, self.message.encode())
+
+
+_WILDCARDS = frozenset(b"[?\\")
+
+FLOAT = re.compile(rb"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?(?![0-9A-Za-z_.])")
+"""The right side of a field that is a float, which no kernel has."""
+
+_SEPARATORS = re.compile(rb"[,\t\n\v\f\r \xa0]+")
+_CPU_NUMBER = rb"(N|[0-9]{1,10})"
+_REGION = re.compile(
+    rb"%b|(?:(?i:all)|%b-%b)(?::%b/%b)?" % (_CPU_NUMBER, _CPU_NUMBER, _CPU_NUMBER, _CPU_NUMBER, _CPU_NUMBER)
+)
+
+
+def parsed_number(text: bytes, *, signed: bool) -> int | None:
+    """kstrtoll(), or kstrtoull(), in any base. None: EINVAL or ERANGE."""
+    if not signed:
+        return any_base(text)
+    value = any_base(text.removeprefix(b"-"))
+    value = -value if value is not None and text[:1] == b"-" else value
+    return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
+
+
+def parsed_pattern(text: bytes) -> tuple[How, bytes, bool]:
+    """filter_parse_regex(): kind of match, pattern, and whether the result is negated."""
+    negated = text.startswith(b"!")
+    text = text[negated:]
+    if text[:1].isdigit():
+        return How.FULL, text, negated  # in a comparison of functions it would be an address: no wildcards
+    inner = text[1:-1] if len(text) > 1 else b""
+    if b"*" in inner or not _WILDCARDS.isdisjoint(text):
+        return How.GLOB, text, negated
+    front, back = text.startswith(b"*"), text.endswith(b"*") and len(text) > 1
+    how = {
+        (False, False): How.FULL,
+        (False, True): How.FRONT,
+        (True, False): How.END,
+        (True, True): How.MIDDLE,
+    }[front, back]
+    return how, text[front : len(text) - back], negated
+
+
+def parsed_cpus(text: bytes, nr_cpus: int) -> int | None:
+    """bitmap_parselist(): `0,2-5`, `all`, `N` for the last one, `0-7:1/2` for one of each two. A bit for each
+    cpu; None: invalid."""
+    if not text:
+        return None
+    mask = 0
+    for region in _regions(text.partition(b"\n")[0]):
+        match = _REGION.fullmatch(region)
+        if match is None:
+            return None
+        single, first, last, used, of = (_cpu_number(text, nr_cpus) for text in match.groups())
+        if single is not None:
+            first = last = single
+        elif first is None or last is None:
+            first, last = 0, nr_cpus - 1
+        if used is None or of is None:
+            used = of = last + 1
+        assert first is not None and last is not None
+        if first > last or last >= nr_cpus or of == 0 or used > of:
+            return None
+        for start in range(first, last + 1, of):
+            mask |= ((1 << min(last - start + 1, used)) - 1) << start
+    return mask
+
+
+def _cpu_number(text: bytes | None, nr_cpus: int) -> int | None:
+    return None if text is None else nr_cpus - 1 if text == b"N" else int(text)
+
+
+def _regions(text: bytes) -> Iterator[bytes]:
+    return (region for region in _SEPARATORS.split(text) if region)
+
 
 MAX_CPUS = 8192
 """NR_CPUS of a large kernel: the limit of CPUS{} when the number of cpus is unknown."""
@@ -164,14 +305,14 @@ def check_brackets(text: bytes) -> None:
             opened.append(i)
         elif c == 0x29:
             if not opened:
-                raise FilterError(errors.TOO_FEW_OPEN, i, errno.EPERM)
+                raise FilterError(TOO_FEW_OPEN, i, errno.EPERM)
             opened.pop()
         elif c not in _SPACE:
             is_empty = False
     if quote:
-        raise FilterError(errors.MISSING_QUOTE, last_quote, errno.ESRCH)
+        raise FilterError(MISSING_QUOTE, last_quote, errno.ESRCH)
     if opened:
-        raise FilterError(errors.TOO_MANY_OPEN, opened[-1], errno.ENOENT)
+        raise FilterError(TOO_MANY_OPEN, opened[-1], errno.ENOENT)
     if is_empty:
         raise FilterError("")
 
@@ -244,10 +385,10 @@ class Parser:
                 if at == len(text):
                     return self._finished(self._closed(groups[0], part))
                 if text[at : at + 2] not in (b"&&", b"||"):
-                    raise FilterError(errors.TOO_MANY_TERMS, at, errno.EPERM)
+                    raise FilterError(TOO_MANY_TERMS, at, errno.EPERM)
                 self._join(groups[-1], part, text[at : at + 1])
                 at += 2
-        raise FilterError(errors.MEANINGLESS if self._predicates else errors.NO_FILTER, len(text))
+        raise FilterError(MEANINGLESS if self._predicates else NO_FILTER, len(text))
 
     def _operand(self, at: int, invert: bool) -> tuple[int, _Part]:
         at, predicate = self._predicate(at)
@@ -302,7 +443,7 @@ class Parser:
         at = dotted if text[begin:dotted] in self._operands else at
         operand = self._operands.get(text[begin:at])
         if operand is None:
-            raise FilterError(errors.FIELD_NOT_FOUND, at + 1)
+            raise FilterError(FIELD_NOT_FOUND, at + 1)
         if text.startswith(b".ustring", at):
             at += len(b".ustring")  # strings of user space are copied into the record: no difference
         is_function = text.startswith(b".function", at)
@@ -311,74 +452,74 @@ class Parser:
         at = self._behind_space(at)
         operator = next((each for each in _OPERATORS if text.startswith(each, at)), None)
         if operator is None:
-            raise FilterError(errors.INVALID_OPERATOR, at + 1)
+            raise FilterError(INVALID_OPERATOR, at + 1)
         at = self._behind_space(at + len(operator))
         if is_function:
             raise self._function_error(at, operand, operator)
         if operand.field is not None and operand.field.element is not None:
-            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
+            raise FilterError(ILLEGAL_OPERATION, at + 1)
         if text.startswith(b"CPUS", at):
             return self._cpus(at, operand, operator)
         if text[at : at + 1] in (b"'", b'"'):
             return self._string(at, operand, operator)
         if text[at : at + 1] in b"-0123456789" and at < len(text):
             return self._number(at, operand, operator)
-        raise FilterError(errors.INVALID_VALUE, at + 1)
+        raise FilterError(INVALID_VALUE, at + 1)
 
     def _function_error(self, at: int, operand: _Operand, operator: bytes) -> FilterError:
         """The error of `.function`: always one, since there are no kernel functions here."""
         if operand.size != _LONG:
-            return FilterError(errors.ILLEGAL_OPERATION, at + 1)
+            return FilterError(ILLEGAL_OPERATION, at + 1)
         if operator not in (b"==", b"!="):
-            return FilterError(errors.INVALID_OPERATOR, at + 1)
+            return FilterError(INVALID_OPERATOR, at + 1)
         begin = at
         if self._text[at : at + 1].isdigit():
             at = self._behind(at, _ALPHANUMERIC_SET)
             if at - begin > MAX_NUMBER:
-                return FilterError(errors.TOO_LONG, at + 1)
+                return FilterError(TOO_LONG, at + 1)
             if parsed_number(self._text[begin:at], signed=False) is None:
-                return FilterError(errors.INVALID_VALUE, at + 1)
+                return FilterError(INVALID_VALUE, at + 1)
         else:
             at = self._behind(at, _NOT_SPACE)
             if at - begin >= _MAX_FUNCTION:
-                return FilterError(errors.TOO_LONG, at + 1)
-        return FilterError(errors.NO_FUNCTION, at + 1)
+                return FilterError(TOO_LONG, at + 1)
+        return FilterError(NO_FUNCTION, at + 1)
 
     def _number(self, at: int, operand: _Operand, operator: bytes) -> tuple[int, Predicate]:
         if operand.is_text:
-            raise FilterError(errors.EXPECT_STRING, at + 1)
+            raise FilterError(EXPECT_STRING, at + 1)
         if operator == b"~":
-            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
+            raise FilterError(ILLEGAL_OPERATION, at + 1)
         if operand.field is not None and operand.field.is_float:
             return self._float(at, operand.field, operator)
         begin = at
         at = self._behind(at + (self._text[at] == 0x2D), _ALPHANUMERIC_SET)
         if at - begin > MAX_NUMBER:
-            raise FilterError(errors.TOO_LONG, at + 1)
+            raise FilterError(TOO_LONG, at + 1)
         value = parsed_number(self._text[begin:at], signed=operand.signed)
         if value is None:
-            raise FilterError(errors.ILLEGAL_INTEGER, begin + 1)
+            raise FilterError(ILLEGAL_INTEGER, begin + 1)
         if operand is _CPU and operator == b"&":
             return at, Predicate(Subject.NOTHING)
         return at, Predicate(operand.subject, _NUMBER_HOW[operator], value, operand.field)
 
     def _float(self, at: int, field: Field, operator: bytes) -> tuple[int, Predicate]:
         if operator == b"&":
-            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
+            raise FilterError(ILLEGAL_OPERATION, at + 1)
         found = FLOAT.match(self._text, at)
         if found is None:
-            raise FilterError(errors.INVALID_VALUE, at + 1)
+            raise FilterError(INVALID_VALUE, at + 1)
         return found.end(), Predicate(Subject.NUMBER, _NUMBER_HOW[operator], float(found[0]), field)
 
     def _string(self, at: int, operand: _Operand, operator: bytes) -> tuple[int, Predicate]:
         if operator not in (b"==", b"!=", b"~"):
-            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
+            raise FilterError(ILLEGAL_OPERATION, at + 1)
         if not operand.is_text:
-            raise FilterError(errors.EXPECT_NUMBER, at + 1)
+            raise FilterError(EXPECT_NUMBER, at + 1)
         end = self._text.index(self._text[at : at + 1], at + 1)  # found by check_brackets
         pattern = self._text[at + 1 : end]
         if len(pattern) > MAX_TEXT:
-            raise FilterError(errors.TOO_LONG, end + 1)
+            raise FilterError(TOO_LONG, end + 1)
         how, negated = How.FULL, operator == b"!="
         if operator == b"~":
             how, pattern, negated = parsed_pattern(pattern)
@@ -387,16 +528,16 @@ class Parser:
     def _cpus(self, at: int, operand: _Operand, operator: bytes) -> tuple[int, Predicate]:
         text = self._text
         if not operand.may_be_cpu or operator not in (b"==", b"!=", b"&"):
-            raise FilterError(errors.ILLEGAL_OPERATION, at + 1)
+            raise FilterError(ILLEGAL_OPERATION, at + 1)
         at += len(b"CPUS")
         if text[at : at + 1] != b"{":
-            raise FilterError(errors.MISSING_BRACE_OPEN, at + 2)
+            raise FilterError(MISSING_BRACE_OPEN, at + 2)
         end = text.find(b"}", at)
         if end < 0:
-            raise FilterError(errors.MISSING_BRACE_CLOSE, len(text) + 1)
+            raise FilterError(MISSING_BRACE_CLOSE, len(text) + 1)
         mask = parsed_cpus(text[at + 1 : end], self._nr_cpus)
         if mask is None:
-            raise FilterError(errors.INVALID_CPULIST, end + 1)
+            raise FilterError(INVALID_CPULIST, end + 1)
         if mask.bit_count() == 1:
             how = How.UNEQUAL if operator == b"!=" else How.EQUAL
             return end + 1, Predicate(operand.subject, how, mask.bit_length() - 1, operand.field)

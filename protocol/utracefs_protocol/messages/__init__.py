@@ -4,8 +4,7 @@ program.
 | module | |
 |---|---|
 | values | single names, numbers and maps |
-| rows | a row for each member, and the code that reads and writes it |
-| params | base classes of params |
+| rows | a row for each member, and the code that reads and writes it; base classes of params |
 | data | the methods of the data socket |
 | tracefs | the methods of the tracefs socket |
 

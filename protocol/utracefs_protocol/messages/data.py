@@ -23,8 +23,7 @@ from utracefs_protocol.limits import (
     REG_STRUCT_SIZE,
     UNREG_STRUCT_SIZE,
 )
-from utracefs_protocol.messages.params import MapParams, Params, methods_in
-from utracefs_protocol.messages.rows import WHOLE, Message, Result, member
+from utracefs_protocol.messages.rows import WHOLE, MapParams, Message, Params, Result, member, methods_in
 from utracefs_protocol.messages.values import (
     BIN,
     INT,

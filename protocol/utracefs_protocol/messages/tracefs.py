@@ -22,8 +22,7 @@ from utracefs_protocol.limits import (
     MIN_STREAM_RING,
     STREAM_RING_SIZE,
 )
-from utracefs_protocol.messages.params import MapParams, Params, methods_in
-from utracefs_protocol.messages.rows import Message, Result, member
+from utracefs_protocol.messages.rows import MapParams, Message, Params, Result, member, methods_in
 from utracefs_protocol.messages.values import (
     BOOL,
     INT,

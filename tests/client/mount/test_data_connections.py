@@ -13,7 +13,7 @@ from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import AWAY_S, Asking, Process, nothing
 from utracefs.mount.operation import Operation, Steps
 from utracefs_protocol.messages.data import OpenFor
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 
 OWNER = Process(77, 5000, 1000, 100)
 

@@ -21,7 +21,7 @@ from utracefs_protocol.messages.data import (
     NotifyEnablers,
     OpenFor,
 )
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 
 WORD = 0x3000
 

@@ -16,7 +16,7 @@ from tests.client.mount.kernel.fake_kernel import FakeChannel, Kernel, poll_in, 
 from utracefs.mount import abi, file_system
 from utracefs.mount.abi import InitFlag, Opcode, OpenFlag
 from utracefs.mount.channel import ANSWER_S
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 from utracefs_protocol.messages.tracefs import (
     Close,
     ListDir,

@@ -36,7 +36,7 @@ from utracefs_protocol.messages.data import (
     OpenFor,
     Write,
 )
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 from utracefs_protocol.messages.tracefs import StatPath
 
 REG, DEL, UNREG = 0xC0082A00, 0x40082A01, 0x40082A02

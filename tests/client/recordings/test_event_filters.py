@@ -18,7 +18,7 @@ from utracefs.recordings.event_filters import EventFilters
 from utracefs.recordings.report import report_text
 from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.filter import FilterError
-from utracefs_protocol.filter.errors import FIELD_NOT_FOUND, INVALID_OPERATOR, MISSING_QUOTE
+from utracefs_protocol.filter.parse import FIELD_NOT_FOUND, INVALID_OPERATOR, MISSING_QUOTE
 
 
 def numbers(path: Path, text: str, **more: object) -> list[tuple[str, int]]:

@@ -1,8 +1,14 @@
 """Reading /proc and /sys: threads with any names, cpus and memory."""
 
+from __future__ import annotations
+
 import os
+import platform
 import signal
 import threading
+from pathlib import Path
+
+import pytest
 
 from utracefsd.machine import procfs
 
@@ -61,3 +67,40 @@ def test_the_machine() -> None:
     assert 1 <= procfs.possible_cpus() <= 8192
     assert procfs.free_memory_kb() > 0
     assert procfs.make_comm_table().comm(os.getpid()) != b"<...>"
+
+
+STEADY = "processor\t: 0\nflags\t\t: fpu tsc constant_tsc nonstop_tsc avx\nprocessor\t: 1\nflags\t\t: fpu\n"
+
+
+@pytest.mark.parametrize(
+    ("clocksource", "cpuinfo", "machine", "expected"),
+    [
+        ("tsc\n", STEADY, "x86_64", True),
+        ("hpet\n", STEADY, "x86_64", False),
+        ("kvm-clock\n", STEADY, "x86_64", False),
+        ("tsc-early\n", STEADY, "x86_64", False),
+        ("tsc\n", STEADY.replace("nonstop_tsc", ""), "x86_64", False),
+        ("tsc\n", STEADY.replace("constant_tsc", ""), "x86_64", False),
+        ("tsc\n", "no flags here\n", "x86_64", False),
+        ("tsc\n", STEADY, "aarch64", False),
+        ("tsc\n", None, "x86_64", False),
+        (None, STEADY, "x86_64", False),
+    ],
+)
+def test_only_where_the_kernel_does(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    clocksource: str | None,
+    cpuinfo: str | None,
+    machine: str,
+    expected: bool,
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    for name, text in (("clocksource", clocksource), ("cpuinfo", cpuinfo)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    assert procfs.tsc_is_trusted(tmp_path / "clocksource", tmp_path / "cpuinfo") is expected
+
+
+def test_this_machine_has_an_answer() -> None:
+    assert procfs.tsc_is_trusted() in (True, False)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.daemon.restarting import packed
-from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
-from utracefsd.consumers.ftrace.event.event_file import SavedEventFile
+from utracefsd.consumers.ftrace.event.event_file import SavedEventFile, SavedTrigger
 from utracefsd.intake.known_rings import KnownRing
 from utracefsd.state.log import MAGIC, VERSION, StateError, parse_log
 

@@ -36,7 +36,7 @@ from utracefs_protocol.messages.data import (
     Sync,
     Write,
 )
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,8 +11,7 @@ import pytest
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages import data, tracefs
-from utracefs_protocol.messages.params import MapParams, Params
-from utracefs_protocol.messages.rows import WHOLE, Message, Result, member
+from utracefs_protocol.messages.rows import WHOLE, MapParams, Message, Params, Result, member
 from utracefs_protocol.messages.values import BIN, BOOL, INT, TEXT, Kind, or_nil
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")

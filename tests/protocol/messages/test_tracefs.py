@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.protocol.messages.test_values import over_the_wire
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 from utracefs_protocol.messages.tracefs import (
     METHODS,
     Cancel,

@@ -12,7 +12,7 @@ this file.
     events      EventFiles: what is enabled          event/event_file.py
     store       BufferStore: the buffer, its sizes   buffer/buffer_store.py
     snapshot    Snapshot: the spare buffer           buffer/snapshot.py
-    options     Options                              options.py
+    options     Options                              settings.py
     pids        PidLists: threads to record          pid_lists.py
     markers     Markers                              markers.py
     error_log   ErrorLog                             error_log.py
@@ -40,7 +40,7 @@ from typing import Any
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import Field
 from utracefs_protocol.filter import FilterError
-from utracefs_protocol.filter.errors import BAD_SYSTEM_FILTER
+from utracefs_protocol.filter.parse import BAD_SYSTEM_FILTER
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStorage, BufferStore
 from utracefsd.consumers.ftrace.buffer.snapshot import Snapshot
@@ -52,9 +52,8 @@ from utracefsd.consumers.ftrace.event.event_file import EventFiles, SavedEventFi
 from utracefsd.consumers.ftrace.event.event_words import check_glob, first_word, glob_matches, select
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.markers import Markers
-from utracefsd.consumers.ftrace.options import Options, default_options
 from utracefsd.consumers.ftrace.pid_lists import PidLists
-from utracefsd.consumers.ftrace.settings import CLOCKS, Settings
+from utracefsd.consumers.ftrace.settings import CLOCKS, Options, Settings, default_options
 from utracefsd.consumers.ftrace.standing_files import StandingFile
 from utracefsd.consumers.ftrace.text import headers
 from utracefsd.consumers.ftrace.text._text import TextRenderer

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.pages.subbuf import MARKER_IP, PRINT_ID, RAW_DATA_ID
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
-from utracefsd.consumers.ftrace.options import Options
+from utracefsd.consumers.ftrace.settings import Options
 from utracefsd.machine.comms import CommTable
 
 _HEADER = 16

@@ -25,7 +25,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_header import header_name
 from utracefs_protocol.events.event_names import is_glob, matches
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
-from utracefs_protocol.filter.errors import FIELD_NOT_FOUND
+from utracefs_protocol.filter.parse import FIELD_NOT_FOUND
 from utracefs_protocol.messages.tracefs import Missed, StreamAttr, StreamMissed
 from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches

@@ -21,7 +21,7 @@ from utracefs.mount.operation import Timers, Wait
 from utracefs.mount.processes.address_space import Enabler
 from utracefs.mount.user_events_data import UserEventsData
 from utracefs_protocol.connection import Notification
-from utracefs_protocol.messages.params import Params
+from utracefs_protocol.messages.rows import Params
 
 NIL = object()
 _IN_HEADER = struct.Struct("=IIQQIIIHH")

@@ -6,7 +6,7 @@ import attrs
 import msgpack
 import pytest
 
-from utracefsd.consumers.ftrace.settings import Settings, parse_setting
+from utracefsd.consumers.ftrace.settings import Options, Settings, default_options, parse_setting
 
 OTHER: dict[str, Any] = {
     "in_memory": (8192, 100, 200),
@@ -94,3 +94,15 @@ def test_what_is_no_value_cannot_be_assigned() -> None:
     with pytest.raises(ValueError, match="buffer_percent is 200"):
         settings.buffer_percent = 200
     assert (settings.buffer_percent, settings.unsaved) == (50, set())
+
+
+def test_changes_are_counted_where_they_show() -> None:
+    top = Options(Settings(options=default_options(top=True)))
+    other = Options(Settings(options=default_options(top=False)), top)
+    before = top.changes, other.changes
+    other.set("raw", True)
+    assert (top.changes, other.changes > before[1]) == (before[0], True)
+    before = top.changes, other.changes
+    other.set("printk-msg-only", True)
+    assert top.changes > before[0]
+    assert other.changes > before[1]

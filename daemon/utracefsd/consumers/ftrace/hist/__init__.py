@@ -4,11 +4,10 @@ kernel (kernel/trace/trace_events_hist.c).
 A definition (`hist:keys=pid:vals=lat:sort=lat.descending`) goes through
 
 definition     its parts (utracefs_protocol.hist) -> Definition: keys, values, variables, sort keys, and its
-               canonical text
+               canonical text; actions: onmatch, onmax, onchange
 expressions    one key, value or variable: names, modifiers and operators -> a tree of HistFields
 fields         HistField, its names and its text
 variables      which trigger has which variable, and which triggers read it
-actions        onmatch, onmax, onchange: actions besides counting
 
 and the compiled part then runs it for every record:
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import shown
-from utracefsd.consumers.ftrace.event.attached_trigger import SavedTrigger
+from utracefsd.consumers.ftrace.event.event_file import SavedTrigger
 from utracefsd.consumers.ftrace.hist._entries import Entries
 from utracefsd.consumers.ftrace.hist.text import hist_pieces
 from utracefsd.consumers.ftrace.hist.variables import is_read
@@ -16,12 +16,14 @@ from utracefsd.consumers.ftrace.trigger.hist_kinds import (
     all_hists,
     hists_of,
 )
-from utracefsd.consumers.ftrace.trigger.kind import Kind, Place, split_command
-from utracefsd.consumers.ftrace.trigger.simple_kinds import (
+from utracefsd.consumers.ftrace.trigger.kind import (
     EventSwitchKind,
+    Kind,
+    Place,
     SnapshotKind,
     StacktraceKind,
     TracingSwitchKind,
+    split_command,
 )
 from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event

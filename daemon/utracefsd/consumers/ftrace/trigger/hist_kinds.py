@@ -21,18 +21,16 @@ from utracefs_protocol.hist.parse import Command as HistCommand
 from utracefs_protocol.hist.parse import parse_parts, split_filter
 from utracefs_protocol.text import escaped
 from utracefsd.consumers.ftrace.buffer.buffer_store import memory_errors
-from utracefsd.consumers.ftrace.event.attached_trigger import AttachedTrigger, SavedTrigger
+from utracefsd.consumers.ftrace.event.event_file import AttachedTrigger, SavedTrigger
 from utracefsd.consumers.ftrace.hist._hist import Emission, Hist, HistTable, Link, When
-from utracefsd.consumers.ftrace.hist.actions import Handler, Kind
-from utracefsd.consumers.ftrace.hist.definition import Definition, define
+from utracefsd.consumers.ftrace.hist.definition import Definition, Handler, Kind, define
 from utracefsd.consumers.ftrace.hist.fields import HistField
 from utracefsd.consumers.ftrace.hist.program import STRING_WORDS, Program, compile_definition
 from utracefsd.consumers.ftrace.hist.tables import saved_table
 from utracefsd.consumers.ftrace.hist.text import key_text
 from utracefsd.consumers.ftrace.hist.variables import Context, Variables, is_read
 from utracefsd.consumers.ftrace.trigger._triggers import HistSwitch, HistTrigger
-from utracefsd.consumers.ftrace.trigger.kind import Command, Kept, Place
-from utracefsd.consumers.ftrace.trigger.simple_kinds import EventSwitchKind
+from utracefsd.consumers.ftrace.trigger.kind import Command, EventSwitchKind, Kept, Place
 from utracefsd.events.event import SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import slots_bytes
 

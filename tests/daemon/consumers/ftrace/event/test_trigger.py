@@ -5,7 +5,7 @@ import pytest
 from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace.event._trigger import UNLIMITED, Trigger
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
-from utracefsd.consumers.ftrace.event.attached_trigger import count_text
+from utracefsd.consumers.ftrace.event.event_file import count_text
 
 
 def test_a_trigger_has_a_cell_until_it_is_closed() -> None:

@@ -128,7 +128,7 @@ def test_a_snapshot_trigger_that_has_no_memory_leaves_no_spare(
     def fail(*_args: object, **_options: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("utracefsd.consumers.ftrace.trigger.simple_kinds.SnapshotTrigger", fail)
+    monkeypatch.setattr("utracefsd.consumers.ftrace.trigger.kind.SnapshotTrigger", fail)
     if had:
         desk.instance.snapshot.allocate()
     assert desk.write(desk.a, b"snapshot") == "ENOMEM"
