@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EAGAIN, EFAULT, EINVAL, ESRCH, errno
+from libc.errno cimport EAGAIN, EFAULT, EINVAL, ESRCH
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, strerror
 from posix.types cimport pid_t
@@ -26,9 +26,6 @@ cdef extern from "<sys/syscall.h>" nogil:
 
 cdef extern from "<linux/kcmp.h>" nogil:
     int KCMP_VM
-
-cdef extern from "process_list.h" nogil:
-    int pl_find(uint64_t start_stack, pid_t *pids, int room)
 
 cdef extern from "remote_memory.h" nogil:
     struct rm_files:
@@ -329,15 +326,3 @@ def same_memory(pid_t one, pid_t other) -> bool:
     """Whether two processes have the same address space, as after vfork (kcmp(2)). False also without
     permission; then their address space is listed twice."""
     return syscall(SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0
-
-
-def with_start_stack(uint64_t start_stack) -> list[int]:
-    """Pids of the processes whose stack begins there (field 28 of /proc/PID/stat): relatives by fork of one
-    exec. 1,024 at most. OSError when /proc cannot be read."""
-    cdef pid_t pids[1024]
-    cdef int found, i
-    with nogil:
-        found = pl_find(start_stack, pids, 1024)
-    if found < 0:
-        raise os_error(errno)
-    return [pids[i] for i in range(min(found, 1024))]

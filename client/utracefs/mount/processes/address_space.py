@@ -41,9 +41,9 @@ from typing import Final
 
 import attrs
 
-from utracefs.mount.processes._memory import Memory, ended, same_memory, with_start_stack
+from utracefs.mount.processes._memory import Memory, ended, same_memory
 from utracefs.mount.processes.access import status_of, why_not
-from utracefs.mount.processes.procfs import Stat, stat_of
+from utracefs.mount.processes.procfs import Stat, stat_of, with_start_stack
 
 logger = logging.getLogger("utracefs.mount")
 

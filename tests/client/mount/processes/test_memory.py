@@ -18,7 +18,8 @@ from tests.client.daemons.fake_daemon import wait_for
 from tests.client.mount.kernel.canary import Canary
 from tests.client.mount.kernel.hanging import HangingFile, HangingProgram
 from tests.integration.mount.mounting import must_mount
-from utracefs.mount.processes._memory import MAX_BYTES, Memory, ended, same_memory, with_start_stack
+from utracefs.mount.processes._memory import MAX_BYTES, Memory, ended, same_memory
+from utracefs.mount.processes.procfs import with_start_stack
 
 HEADERS = Path(__file__).parents[4] / "client/utracefs/mount/processes/include"
 
@@ -211,8 +212,8 @@ def test_relatives_are_known_by_their_stack(new_canary: Callable[..., Canary], c
     other = new_canary()
     children = canary.fork(3)
     assert sorted(with_start_stack(start_stack(canary.pid))) == sorted([canary.pid, *children])
-    assert with_start_stack(start_stack(other.pid)) == [other.pid]
-    assert with_start_stack(1) == []
+    assert list(with_start_stack(start_stack(other.pid))) == [other.pid]
+    assert not list(with_start_stack(1))
 
 
 def test_what_was_closed_answers_nothing(memory: Memory, canary: Canary) -> None:
