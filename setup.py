@@ -57,6 +57,7 @@ COLD = {
     "utracefsd.consumers.ftrace.hist._entries",
     "utracefsd.consumers.ftrace.hist._hist",
     "utracefsd.events._enable_word",
+    "utracefsd.intake._giving_back",
     "utracefsd.intake._index_table",
     "utracefsd.intake._journal",
     "utracefsd.intake._writers",

@@ -170,3 +170,42 @@ def test_a_program_that_cannot_import_any_more_is_warned(house: House, tmp_path:
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"utracefs: event soak_other is off: .* \(EADDRINUSE\)\n", done.stderr)
+
+
+FLOODS = """
+import time
+import utracefs
+event = utracefs.event("soak_flood __rel_loc char[] text")
+while not event:
+    time.sleep(0.01)
+for seconds in (2.5, 0, 0):
+    for _ in range(15_000):
+        event.emit("x" * 1000)
+    time.sleep(seconds)
+    utracefs.flush()
+print(utracefs.stats().lost)
+"""
+
+
+@root
+def test_closes_that_hang_keep_no_memory_of_others(house: House, tmp_path: Path) -> None:
+    """The thread that gives a flood's memory back closed its copies of all descriptors. One hung, and the
+    ring got no more room."""
+    files = FuseFiles(os.fspath(tmp_path / "fuse"))
+    Path(house.directory).chmod(0o755)
+    (Path(house.directory) / "user_events_data").chmod(0o666)
+    try:
+        files.watch(house.pid)
+        fds = [os.open(tmp_path / "fuse" / "hangs", os.O_RDWR) for _ in range(3 * MAX_THREADS)]
+        send(house, fds, 1, 54321)
+        for fd in fds:
+            os.close(fd)
+        with house.tree() as tree:
+            tree.write_file("standing_events", b"user_events:soak_flood\n", truncate=False)
+        env = {**os.environ, "UTRACEFS_DIR": house.directory, "UTRACEFS_RING_KB": "32768"}
+        done = subprocess.run(
+            [sys.executable, "-c", FLOODS], env=env, capture_output=True, text=True, check=True, timeout=60
+        )
+        assert done.stdout == "0\n"
+    finally:
+        files.close()

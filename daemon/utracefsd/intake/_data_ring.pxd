@@ -3,6 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from utracefs_protocol.pages.data_ring cimport dr_consumer, dr_taken
+from utracefsd.intake._giving_back cimport GivingBack
 from utracefsd.intake._index_table cimport IndexTable
 from utracefsd.intake._writers cimport Writers
 from utracefsd.intake.journal cimport jr_slot
@@ -41,7 +42,7 @@ cdef class DataRing:
     cdef uint64_t active_tail
     cdef uint64_t active_ns
     cdef int nr_due
-    cdef bint is_giving_back            # a thread does; until it has ended tail stays in front of that space
+    cdef GivingBack giving_back
     cdef uint64_t known_since           # when they were last checked
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot
@@ -52,6 +53,7 @@ cdef class DataRing:
     cdef set fired
 
     cdef int map_it(self, uint32_t size) except -1
+    cdef bint is_giving_back(self) noexcept
     cdef int publish(self) except -1
     cdef bint has_lost_of_unknown(self) noexcept
     cdef int fold_lost(self, uint64_t position) except -1

@@ -38,7 +38,7 @@ from posix.unistd cimport close as close_fd
 from utracefs_protocol.pages.data_ring cimport *
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
-from utracefsd.intake._writers cimport Lookups, Writers
+from utracefsd.intake._writers cimport Writers
 
 from utracefsd.intake._writers import AllWriters
 from utracefsd.machine import disk
@@ -49,19 +49,6 @@ COUNTER = 0xFFFFFFFF
 """A producer's counters of losses have 32 bits."""
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
-cdef extern from "<fcntl.h>" nogil:
-    int fallocate(int fd, int mode, long offset, long length)
-    const int FALLOC_FL_KEEP_SIZE
-    const int FALLOC_FL_PUNCH_HOLE
-cdef extern from "<unistd.h>" nogil:
-    int getpid()
-    long syscall(long number, ...)
-cdef extern from "<sys/syscall.h>" nogil:
-    const long SYS_gettid
-cdef enum:
-    CLOSE_RANGE = 436           # asm-generic/unistd.h, Linux 5.9
-    CLOSE_RANGE_UNSHARE = 2
 
 cdef enum:
     MARKS_A_LAP = 32
@@ -250,10 +237,16 @@ cdef class DataRing:
         """Ask this ring's producer to ring the doorbell, or to stop that."""
         dr_want_wakeup(&self.c, wanted)
 
+    cdef bint is_giving_back(self) noexcept:
+        """Whether a thread gives a part of its memory back, in front of which tail stays."""
+        if self.giving_back is not None and self.giving_back.is_done():
+            self.giving_back = None
+        return self.giving_back is not None
+
     cdef int publish(self) except -1:
         """Give the consumed space back to the producers, and take their counts of losses."""
         cdef uint64_t full_at = self.c.published + self.c.ring.size
-        if not self.is_giving_back:
+        if not self.is_giving_back():
             dr_publish(&self.c)
         if dr_take_lost(&self.c):
             self.has_lost = self.has_unfolded = True
@@ -270,24 +263,6 @@ cdef class DataRing:
             if not self.look_for_lost:
                 self.fold_lost(min(full_at, dr_head(&self.c)))
         return 0
-
-    def give_back(self, uint64_t position, uint32_t bytes, Lookups user not None) -> None:
-        """Give back the memory of so many bytes that are zero and belong to the daemon. If the kernel cannot,
-        they stay. In a thread, since the producer can hold the lock of its file for as long as it likes: with
-        a write from memory that its own file system does not deliver. Nothing can kill this thread then, so
-        it keeps no other descriptor: not the sockets and the lock of a daemon that is killed meanwhile."""
-        cdef uint32_t place = position & (self.c.ring.size - 1)
-        cdef uint32_t first = min(bytes, self.c.ring.size - place)
-        cdef int fd = self.fd, mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
-        with nogil:
-            if syscall(SYS_gettid) != getpid() and not syscall(
-                CLOSE_RANGE, <unsigned>fd + 1, <unsigned>0xffffffff, CLOSE_RANGE_UNSHARE
-            ):
-                syscall(CLOSE_RANGE, <unsigned>0, <unsigned>fd - 1, 0)
-            fallocate(fd, mode, DR_HEADER_BYTES + place, first)
-            if first < bytes:
-                fallocate(fd, mode, DR_HEADER_BYTES, bytes - first)
-        self.is_giving_back = user.is_giving_back = False
 
     cdef bint has_lost_of_unknown(self) noexcept:
         """Whether there are losses of an event that is not registered yet."""

@@ -37,6 +37,7 @@ from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe
 from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
 from utracefsd.events._tracepoint cimport RECORDED, Probe, Tracepoint, emit_deferred, nr_deferred
 from utracefsd.intake._data_ring cimport DataRing
+from utracefsd.intake._giving_back cimport GivingBack
 from utracefsd.intake._journal cimport Journal
 from utracefsd.intake._writers cimport KNOWN_TIDS, Lookups
 from utracefsd.intake.journal cimport JR_JUDGED, JR_SKIPPING, jr_done, jr_has_taken, jr_slot
@@ -75,17 +76,13 @@ cdef enum:
     GIVING_BACK_MS = 20
 
 
-def _here(function, arguments):
-    function(*arguments)
-
-
 @cython.final
 cdef class Intake:
     """All data rings of a daemon. `nr_cpus` bounds the cpu number that a record may claim.
 
     tsc: Producers may stamp with the time stamp counter. False where the counter is not trusted.
     journal: Has the previous daemon's clock, and keeps this one's for the next.
-    in_thread: Calls a function with arguments, which may take long.
+    give_back: Runs it, perhaps in a thread.
     looked_ns: CLOCK_MONOTONIC of the last take_in: records before it have been taken in.
     clock_jumped: Counter and clock diverged since this was last set to False.
     """
@@ -100,19 +97,23 @@ cdef class Intake:
     cdef readonly int nr_narrow     # rings that have less than their size
     cdef bint may_tsc
     cdef public bint clock_jumped
-    cdef object in_thread           # calls a function with arguments
+    cdef object give_back
     cdef tsc_clock clock
     cdef uint64_t told_rate         # of the clock, to all rings
     cdef Journal journal
 
     def __init__(
-        self, int nr_cpus, bint tsc=False, Journal journal=None, in_thread: Callable[..., object] = _here
+        self,
+        int nr_cpus,
+        bint tsc=False,
+        Journal journal=None,
+        give_back: Callable[[GivingBack], None] = GivingBack.run,
     ):
         self.rings = []
         self.nr_cpus = nr_cpus
         self.may_tsc = tsc
         self.journal = journal
-        self.in_thread = in_thread
+        self.give_back = give_back
         if journal is not None:
             journal.resume_clock(&self.clock)
         self.together = WHOLE_BYTES
@@ -162,10 +163,10 @@ cdef class Intake:
         self.rings.remove(ring)
         ring.c.withheld = 0
         for _ in range(GIVING_BACK_MS):
-            if ring.is_giving_back:
+            if ring.is_giving_back():
                 with nogil:
                     usleep(1000)
-        if not ring.is_giving_back:
+        if not ring.is_giving_back():
             dr_publish(&ring.c)
         ring.mark_lost(UINT64_MAX)  # its last losses come before any next record
 
@@ -299,15 +300,16 @@ cdef class Intake:
         cdef uint32_t size = ring.c.ring.size, bytes
         cdef bint gives_back
         cdef Lookups user = ring.writers.lookups
-        if size < 2 * DR_LOW or ring.c.withheld or ring.corrupt or ring.is_giving_back:
+        if size < 2 * DR_LOW or ring.c.withheld or ring.corrupt or ring.is_giving_back():
             return 0
         if tail - ring.active_tail > QUIET_BYTES:
             ring.active_tail = tail
             ring.active_ns = now
             if tail - ring.skipped_to > LARGE_BYTES:
                 ring.nr_due = 2
-        # (One ring of a user at a time, since a thread may hang in that.)
-        gives_back = ring.nr_due and now - ring.active_ns >= QUIET_NS and not user.is_giving_back
+        gives_back = ring.nr_due and now - ring.active_ns >= QUIET_NS and (
+            user.giving_back is None or user.giving_back.is_done()
+        )
         bytes = dr_skip_bytes(&ring.c, tail)
         if not gives_back and ((tail + bytes) & (size - 1) or ring.nr_due == 1):
             return 0
@@ -318,11 +320,12 @@ cdef class Intake:
         jr_done(ring.slot, tail | JR_SKIPPING)
         if dr_skip(&ring.c, bytes):
             if gives_back:
-                ring.is_giving_back = user.is_giving_back = True
                 try:
-                    self.in_thread(ring.give_back, (tail, bytes, user))
-                except RuntimeError:    # no more threads
-                    ring.is_giving_back = user.is_giving_back = False
+                    giving_back = GivingBack(ring.fd, size, tail, bytes)
+                    self.give_back(giving_back)
+                    ring.giving_back = user.giving_back = giving_back
+                except (MemoryError, OSError):  # no more threads: it stays
+                    pass
             ring.skipped_to = ring.c.tail
             ring.active_tail += bytes
         jr_done(ring.slot, ring.c.tail)
@@ -333,7 +336,7 @@ cdef class Intake:
         """A ring takes the memory of a flood: call take_in again and again until it has given that back."""
         cdef DataRing ring
         for ring in self.rings:
-            if ring.nr_due or ring.is_giving_back:
+            if ring.nr_due or ring.is_giving_back():
                 return True
         return False
 

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
+from utracefsd.intake._giving_back cimport GivingBack
+
 cdef enum:
     KNOWN_TIDS = 64
 
@@ -10,8 +12,8 @@ cdef class Lookups:
     cdef uint64_t since
     # The ring whose known threads were checked longest ago, in this round.
     cdef object stalest
-    # A thread gives back the memory of one of its rings.
-    cdef bint is_giving_back
+    # The last one of its rings: one at a time, since a thread may hang in that.
+    cdef GivingBack giving_back
 
     cdef bint take(self, uint64_t now) noexcept
 

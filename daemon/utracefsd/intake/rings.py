@@ -34,7 +34,6 @@ Producers may stamp records with the time stamp counter while the kernel takes t
 counter and clock diverge, the daemon asks the kernel again.
 """
 
-import _thread
 import errno
 import os
 import select
@@ -47,6 +46,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MIN_DATA_RING
 from utracefsd.daemon_log import daemon_log
 from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._giving_back import GivingBack, begin
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
@@ -202,6 +202,7 @@ class Rings:
         store: DescriptorStore | None = None,
         stored: Iterable[int] = (),
     ) -> None:
+        begin()
         self.on_kept: Callable[[Key, KnownRing], None] = _ignore
         """Called with each ring, for the state; then with each further event of it."""
         self.on_grown: Callable[[Key, int], None] = _ignore
@@ -216,7 +217,7 @@ class Rings:
         """By user: rings without a place in the store; no entry is empty."""
         self._missing: dict[Key, KnownRing] = {}
         """Rings that are lost, or may be: `gathering` no longer waits for them."""
-        self._intake = Intake(nr_cpus, procfs.tsc_is_trusted(), journal, _thread.start_new_thread)
+        self._intake = Intake(nr_cpus, procfs.tsc_is_trusted(), journal, GivingBack.start)
         self._journal = journal
         self._handing_over = False
         self._shares = services.shares

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,6 +20,7 @@ from tests.daemon.intake.producing import DATA, HEAD, TAIL, Producer, World, num
 from tests.daemon.intake.test_journal import World as JournalWorld
 from tests.daemon.stepping import stepping
 from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._giving_back import GivingBack
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._writers import AllWriters
@@ -136,9 +137,9 @@ def test_a_flood_that_ends_in_few_records(now: int, each: int, gives_back: bool)
 def test_a_program_that_holds_the_lock_of_its_memory_delays_only_itself(now: int) -> None:
     """By a write from memory that its own file system does not deliver; punching a hole waits for that."""
     _machine.simulate(now)
-    hanging: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+    hanging: list[GivingBack] = []
     world = World(0)
-    world.intake = Intake(1, in_thread=lambda *call: hanging.append(call))
+    world.intake = Intake(1, give_back=hanging.append)
     table, of_one_user = IndexTable(), AllWriters()
     table.append(world.seen.tracepoint)
     rings = [DataRing.create(table, os.getpid(), 4 * MIB) for _ in range(3)]
@@ -165,8 +166,7 @@ def test_a_program_that_holds_the_lock_of_its_memory_delays_only_itself(now: int
         assert ring.taken == before + 9
     while hanging:
         assert world.intake.has_large
-        function, arguments = hanging.pop(0)
-        function(*arguments)
+        hanging.pop(0).run()
         world.intake.take_in()
         _machine.simulate(now := now + 3 * QUIET_NS)
         world.intake.take_in()
@@ -177,9 +177,28 @@ def test_a_program_that_holds_the_lock_of_its_memory_delays_only_itself(now: int
         producer.close()
 
 
+def test_a_ring_that_ends_meanwhile_keeps_no_descriptor(now: int) -> None:
+    """The thread was the last that had it, and closed its copies."""
+    before = len(os.listdir("/proc/self/fd"))
+    hanging: list[GivingBack] = []
+    world, ring, producer = large(now, 4 * MIB)
+    world.intake = Intake(1, give_back=hanging.append)
+    world.intake.add(ring)
+    flood(producer, 0)
+    take_in(world)
+    _machine.simulate(now + 2 * QUIET_NS)
+    take_in(world)
+    producer.close()
+    assert len(hanging) == 1
+    world.intake.remove(ring)
+    del ring, world
+    assert len(os.listdir("/proc/self/fd")) == before
+    hanging[0].run()
+
+
 def test_without_threads_the_memory_stays(now: int) -> None:
     world, ring, producer = large(now, 4 * MIB)
-    world.intake = Intake(1, in_thread=Mock(side_effect=RuntimeError))
+    world.intake = Intake(1, give_back=Mock(side_effect=OSError))
     world.intake.add(ring)
     flood(producer, 0)
     take_in(world)
