@@ -206,10 +206,10 @@ cdef class Intake:
                 if dr_look(&ring.c) == DR_CORRUPT:
                     ring.corrupt = True
                 else:
-                    waiting += ring.c.head - ring.c.tail
                     # (as its producer sees it, who rings the doorbell only when it gets fuller than this)
                     is_much = is_much or ring.c.head - ring.c.published > dr_much(&ring.c.ring)
                 if self.next_of(ring, now):
+                    waiting += ring.c.head - ring.c.tail
                     heads[live] = <PyObject *>ring
                     live += 1
                     best = ring.writers.lookups.stalest
