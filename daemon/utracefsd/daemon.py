@@ -565,6 +565,7 @@ class Daemon:
             f"idle events gone for want of room: {self.table.idle.gone}\n",
             f"descriptors to be closed: {closing.waiting()}\n",
             f"connections to be accepted: {self.data.arrived}\n",
+            f"connections refused: {self.data.refused}\n",
             f"connections to the tree: {len(self.tracefs)} of {MAX_TRACEFS_CONNECTIONS}\n",
             self.shares.text(),
             self.streams.text(),

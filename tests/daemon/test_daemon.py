@@ -161,7 +161,7 @@ def test_held_resources_and_their_limits(around: Around) -> None:
     assert abs(int(numbers["started, ms since 1970"]) - time.time_ns() // 1_000_000) < 3_600_000
     assert int(numbers["resident memory, in bytes"]) > 1 << 20
     assert "\nconnections to the tree: 1 of 256\n" in text
-    assert "\nconnections to be accepted: 0\n" in text
+    assert "\nconnections to be accepted: 0\nconnections refused: 0\n" in text
     uid, most = os.geteuid(), daemon.shares.most_of(Resource.EVENTS, os.geteuid())
     assert f"\nevents: 1 of {daemon.shares.in_all[Resource.EVENTS]}\n  user {uid}: 1 of {most}\n" in text
     lately = text.partition("\ntime of the daemon lately, in ms:\n")[2]

@@ -410,6 +410,16 @@ def refused_events(tree: "Tracefs", patterns: Sequence[str], since_s: float = 0.
     ]
 
 
+def refused_connections(tree: "Tracefs") -> int:
+    """How often the daemon refused a program's connection; a program tries again."""
+    try:
+        text = tree.read_file("daemon_stats")
+    except FileNotFoundError:  # an older daemon
+        return 0
+    found = re.search(rb"^connections refused: (\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
 def write_word(tree: "Tracefs", path: str, word: str) -> None:
     """Append one word to a file of words (set_event, standing_events)."""
     tree.write_all(path, bytes_of(word) + b"\n", truncate=False)

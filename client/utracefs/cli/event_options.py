@@ -32,6 +32,7 @@ import click
 from utracefs.cli.common import (
     available_events,
     events_option,
+    refused_connections,
     refused_events,
     tell,
     with_options,
@@ -207,6 +208,7 @@ class WantedEvents:
         self._wanted = wanted
         self._enables = True
         self._began_s = time.monotonic()
+        self._refused_connections = refused_connections(tree)
         self._checked: set[EventName] = set()
         self.refused: list[tuple[EventName | str, str, Refusal]] = []
         """Invalid filters and triggers."""
@@ -337,9 +339,15 @@ class WantedEvents:
                 self._check_event(event)
 
     def check_registrations(self) -> None:
-        """Report events that stay off since then, because the daemon refused to register them."""
+        """Report events that stay off since then, because the daemon refused to register them or to connect
+        their programs."""
         for line in refused_events(self._tree, [one.pattern for one in self._wanted], self._began_s):
             tell(line)
+        if refused := refused_connections(self._tree) - self._refused_connections:
+            tell(
+                f"{refused} connections of programs were refused; what they emitted until they got one, or"
+                " ended, may be in no number; the daemon's log says at which limit"
+            )
 
     def check_log(self) -> None:
         """Report invalid hist triggers of events that are already removed: an event without references is

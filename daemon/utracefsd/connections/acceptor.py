@@ -85,6 +85,8 @@ class Acceptor:
         self._arrived: dict[int, deque[socket.socket]] = {}
         """By the user charged for them; no queue is empty."""
         self._number = 0
+        self.refused = 0
+        """Connections that were closed at once, also by the port."""
         self.again_ns: int | None = None
         """End of a pause; None: there is no pause."""
         self._reserve: int | None = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -197,6 +199,7 @@ class Acceptor:
             with contextlib.suppress(OSError):
                 refused = listener.accept()[0]
                 Link(refused, stranger(refused)).abandon()
+            self.refused += 1
             self._take_reserve()
             if self._reserve is not None:
                 daemon_log("connection-turned-away", socket=name, reason=error.strerror)

@@ -167,6 +167,11 @@ class Port:
         """Sockets taken from the listening socket's queue that wait for a connection."""
         return len(self._acceptor)
 
+    @property
+    def refused(self) -> int:
+        """Connections that were closed at once, for a limit. Their programs try again."""
+        return self._acceptor.refused
+
     def on_behind(self, call: Callable[[int, bool], None]) -> None:
         """Call it with a user whose waiting sockets become many, and when they are few again."""
         self._acceptor.on_behind = call
@@ -508,6 +513,7 @@ class Port:
         self._scheduler.charge(peer.share, began_ns, self._now_ns())
 
     def _refuse(self, link: Link, refusal: TraceError) -> None:
+        self._acceptor.refused += 1
         link.queue(encode_notification("error", [refusal.errno, refusal.text]))
         link.flush()
         link.finish()

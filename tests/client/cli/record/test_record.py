@@ -1,9 +1,11 @@
 """`utracefs record`: with a daemon of its own and with one that runs, however it ends."""
 
 import fcntl
+import functools
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -447,6 +449,23 @@ def test_a_busy_program_is_recorded_whole(cli: Cli) -> None:
     assert found[2] == b"nothing", done.stderr
     assert int(found[1]) >= emitted - int(done.stdout.split()[1])
     assert len(cli.out("report").splitlines()) == int(found[1]) + 1
+
+
+MANY = """
+import os, socket
+found = [socket.socket(socket.AF_UNIX) for _ in range(40)]
+for one in found:
+    one.connect(os.environ["UTRACEFS_DIR"] + "/user_events_data")
+found[-1].recv(1000)
+"""
+
+
+def test_programs_that_the_daemon_refused(cli: Cli) -> None:
+    """Their records may be in no number, so "nothing lost" is not all."""
+    few = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (64, 64))
+    with cli.start("record", "--", sys.executable, "-c", MANY, preexec_fn=few) as process:
+        _, error = process.communicate(timeout=60)
+    assert re.search(rb"utracefs: \d+ connections of programs were refused; .* the daemon's log says", error)
 
 
 WEB = """
