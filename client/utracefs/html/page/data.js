@@ -29,6 +29,17 @@ async function inSlices(from, to, work, stopped = () => false) {
 	return true;
 }
 
+// The first n of 0 to `count` where `holds(n)`, which then holds for all behind it; `count` for none.
+function firstOf(count, holds) {
+	let low = 0;
+	for (let high = count; low < high;) {
+		const middle = (low + high) >>> 1;
+		if (holds(middle)) high = middle;
+		else low = middle + 1;
+	}
+	return low;
+}
+
 const TEXT_AT_ONCE = 1 << 18; // of base64; a multiple of 4
 
 async function unpacked(id) {
@@ -183,13 +194,8 @@ class Rest {
 
 	// work(i) for the bins with times in from <= time < to, without hidden events
 	each(from, to, hidden, work) {
-		let low = 0;
-		for (let high = this.count; low < high;) {
-			const middle = (low + high) >>> 1;
-			if (this.time[middle] + this.step <= from) low = middle + 1;
-			else high = middle;
-		}
-		for (; low < this.count && this.time[low] < to; low++) if (!hidden.has(this.event[low])) work(low);
+		let i = firstOf(this.count, (n) => this.time[n] + this.step > from);
+		for (; i < this.count && this.time[i] < to; i++) if (!hidden.has(this.event[i])) work(i);
 	}
 }
 
@@ -283,13 +289,7 @@ class Report {
 
 	// The first row at or after a time, in ns after the first record; with `rows`, its index there.
 	rowAt(time, rows = null) {
-		let low = 0;
-		let high = rows ? rows.length : this.count;
-		while (low < high) {
-			const middle = (low + high) >>> 1;
-			if (this.time[rows ? rows[middle] : middle] < time) low = middle + 1;
-			else high = middle;
-		}
-		return low;
+		if (rows) return firstOf(rows.length, (n) => this.time[rows[n]] >= time);
+		return firstOf(this.count, (row) => this.time[row] >= time);
 	}
 }

@@ -162,12 +162,7 @@ class App {
 		if (this.selected < 0) at = report.rowAt(this.view.from, rows) - (by > 0 ? 1 : 0);
 		else if (!rows) at = this.selected;
 		else {
-			at = 0;
-			for (let high = rows.length; at < high;) {
-				const middle = (at + high) >>> 1;
-				if (rows[middle] < this.selected) at = middle + 1;
-				else high = middle;
-			}
+			at = firstOf(rows.length, (n) => rows[n] >= this.selected);
 			if (by > 0 && rows[at] !== this.selected) at--;
 		}
 		at = Math.max(0, Math.min(at + by, size - 1));

@@ -70,14 +70,7 @@ class Table {
 
 	// Index of the first record at or after `row`
 	placeOf(row) {
-		let low = 0;
-		let high = this.count;
-		while (low < high) {
-			const middle = (low + high) >>> 1;
-			if (this.rowAt(middle) < row) low = middle + 1;
-			else high = middle;
-		}
-		return low;
+		return firstOf(this.count, (n) => this.rowAt(n) >= row);
 	}
 
 	scrollTo(top) {

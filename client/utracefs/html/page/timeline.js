@@ -234,7 +234,9 @@ class Timeline {
 		const height = this.overview.clientHeight;
 		const { from, to } = this.app.whole;
 		const x = (time) => ((time - from) / (to - from)) * width;
-		if (this.whole) this.stack(context, this.whole, x, width, 0, height, true);
+		if (this.whole)
+			this.stack(context, this.whole, this.whole.rates, [[0, height]], x, width, 0.5, (sum, most) =>
+				(Math.log1p(sum) / Math.log1p(most)) * height);
 		const left = ((this.app.view.from - from) / (to - from)) * width;
 		const right = ((this.app.view.to - from) / (to - from)) * width;
 		context.fillStyle = this.ink.panel;
@@ -248,25 +250,27 @@ class Timeline {
 		this.losses(context, x, 0, 4, 0, this.report.losses.length);
 	}
 
-	// Stacked columns of bins, colour by colour; returns the largest count. x: coordinate of a time
-	stack(context, bins, x, width, top, height, log) {
-		const sums = new Uint32Array(bins.count);
+	// Stacked columns of bins, colour by colour; returns the largest count. counts: `rates` or `lanes` of the
+	// bins; places: [slot, y of its base]; x: coordinate of a time; tall: height for a count and the largest
+	stack(context, bins, counts, places, x, width, least, tall) {
+		const sums = new Uint32Array(counts.length / COLORS);
 		let most = 1;
-		for (let bin = 0; bin < bins.count; bin++) {
-			for (let color = 0; color < COLORS; color++) sums[bin] += bins.rates[bin * COLORS + color];
-			if (sums[bin] > most) most = sums[bin];
+		for (let cell = 0; cell < sums.length; cell++) {
+			for (let color = 0; color < COLORS; color++) sums[cell] += counts[cell * COLORS + color];
+			if (sums[cell] > most) most = sums[cell];
 		}
-		const part = (sum) => (log ? Math.log1p(sum) / Math.log1p(most) : sum / most) * height;
-		const below = new Uint32Array(bins.count);
+		const below = new Uint32Array(sums.length);
 		for (let color = 0; color < COLORS; color++) {
 			context.fillStyle = this.palette[color];
-			for (let bin = 0; bin < bins.count; bin++) {
-				const here = bins.rates[bin * COLORS + color];
-				if (!here) continue;
-				const whole = part(sums[bin]);
-				const high = Math.max((here / sums[bin]) * whole, 0.5);
-				bins.paint(context, bin, x, width, top + height - (below[bin] / sums[bin]) * whole - high, high);
-				below[bin] += here;
+			for (const [slot, base] of places) {
+				for (let bin = 0, cell = slot * bins.count; bin < bins.count; bin++, cell++) {
+					const here = counts[cell * COLORS + color];
+					if (!here) continue;
+					const whole = tall(sums[cell], most);
+					const high = Math.max((here / sums[cell]) * whole, least);
+					bins.paint(context, bin, x, width, base - (below[cell] / sums[cell]) * whole - high, high);
+					below[cell] += here;
+				}
 			}
 		}
 		return most;
@@ -279,7 +283,8 @@ class Timeline {
 		this.ruler(context, base, height);
 		if (this.bins) {
 			const x = (time) => this.x(time);
-			const most = this.stack(context, this.bins, x, this.width, 10, base - 10, false);
+			const tall = (sum, largest) => (sum / largest) * (base - 10);
+			const most = this.stack(context, this.bins, this.bins.rates, [[0, base]], x, this.width, 0.5, tall);
 			const peak = `≤ ${brief(clockInNs ? most / (this.bins.step / 1e9) : most)}`;
 			const what = clockInNs ? "records/s" : "records a bin";
 			const label = this.bins.rates.some(Boolean) ? `${what}\n${peak}` : what;
@@ -288,13 +293,8 @@ class Timeline {
 		}
 		const { from, to } = this.app.view;
 		const { losses } = this.report;
-		let low = 0;
-		for (let high = losses.length; low < high;) {
-			const middle = (low + high) >>> 1;
-			if (this.report.time[losses[middle].row] < from) low = middle + 1;
-			else high = middle;
-		}
-		this.losses(context, (time) => this.x(time), 0, 8, low, losses.length, to);
+		const first = firstOf(losses.length, (n) => this.report.time[losses[n].row] >= from);
+		this.losses(context, (time) => this.x(time), 0, 8, first, losses.length, to);
 		if (this.marked) this.paintMarked(context, height);
 		this.paintCursor(context, height);
 	}
@@ -373,34 +373,13 @@ class Timeline {
 	paintCells(context, first, last, top) {
 		const { bins } = this;
 		const slotOf = new Map(bins.slots.map((lane, slot) => [lane, slot]));
-		const sums = new Uint32Array(bins.slots.length * bins.count);
-		let most = 1;
-		for (let cell = 0; cell < sums.length; cell++) {
-			for (let color = 0; color < COLORS; color++) sums[cell] += bins.lanes[cell * COLORS + color];
-			if (sums[cell] > most) most = sums[cell];
+		const places = [];
+		for (let n = first; n < last; n++) {
+			const slot = slotOf.get(this.rows[n].lane?.number);
+			if (slot !== undefined) places.push([slot, top + (n - first + 1) * LANE_HEIGHT - 2]);
 		}
-		const x = (time) => this.x(time);
-		const room = LANE_HEIGHT - 4;
-		const scale = 1 / Math.log1p(most);
-		const below = new Uint32Array(sums.length);
-		for (let color = 0; color < COLORS; color++) {
-			context.fillStyle = this.palette[color];
-			for (let n = first; n < last; n++) {
-				const { lane } = this.rows[n];
-				const slot = lane ? slotOf.get(lane.number) : undefined;
-				if (slot === undefined) continue;
-				const bottom = top + (n - first + 1) * LANE_HEIGHT - 2;
-				for (let bin = 0, cell = slot * bins.count; bin < bins.count; bin++, cell++) {
-					const here = bins.lanes[cell * COLORS + color];
-					if (!here) continue;
-					const whole = room * (0.3 + 0.7 * Math.log1p(sums[cell]) * scale);
-					const high = (here / sums[cell]) * whole;
-					const y = bottom - (below[cell] / sums[cell]) * whole - high;
-					bins.paint(context, bin, x, this.width, y, high);
-					below[cell] += here;
-				}
-			}
-		}
+		const tall = (sum, most) => (LANE_HEIGHT - 4) * (0.3 + (0.7 * Math.log1p(sum)) / Math.log1p(most));
+		this.stack(context, bins, bins.lanes, places, (time) => this.x(time), this.width, 0, tall);
 	}
 
 	async showSpans() {
