@@ -326,7 +326,7 @@ def test_sizes_that_no_ring_has(bells: Bells, size: int, privileged: bool) -> No
 
 def test_a_counter_that_jumps_is_believed_while_the_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
     trusted = True
-    monkeypatch.setattr("utracefsd.machine.procfs.trusted", lambda: trusted)
+    monkeypatch.setattr("utracefsd.machine.procfs.tsc_is_trusted", lambda: trusted)
     rings = Rings(2, FakeRingServices())
     peer = Peer(pid=os.getpid(), uid=os.getuid(), gid=os.getgid(), privileged=True)
     ring = rings.create(IndexTable(), peer, SIZE, lambda error: None)
