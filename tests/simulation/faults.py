@@ -353,6 +353,13 @@ def living_programs_of_stored_rings_are_taken_for_dead(real: Any, rings: Rings, 
         owned.ring.dead = not owned.ring.dead
 
 
+@fault(Rings, "_take_over")
+def records_of_stored_rings_do_not_wait_for_their_registrations(real: Any, rings: Rings, stored: Any) -> None:
+    real(rings, stored)
+    for owned in rings._orphans:
+        owned.ring.is_early = False
+
+
 @fault(Rings, "look_again")
 def rings_of_ended_programs_are_waited_for(real: Any, rings: Rings) -> None: ...
 
@@ -381,10 +388,10 @@ def a_plug_in_stays_attached(real: Any, *args: Any) -> None: ...
 
 
 def find(name: str, seconds: float, seed: int = 1) -> tuple[Outcome | None, int]:
-    """(how it failed, the seed); None: not within that time."""
-    until = time.monotonic() + seconds
+    """(how it failed, the seed); None: not within that time of the processor."""
+    until = time.process_time() + seconds
     with FAULTS[name]():
-        while time.monotonic() < until:
+        while time.process_time() < until:
             outcome = play(steps_of(seed, STEPS))
             if outcome.failure:
                 return outcome, seed
@@ -394,9 +401,9 @@ def find(name: str, seconds: float, seed: int = 1) -> tuple[Outcome | None, int]
 
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or FAULTS:
-        began = time.monotonic()
+        began = time.process_time()
         found, at = find(wanted, 60)
-        took = time.monotonic() - began
+        took = time.process_time() - began
         print(
             f"{took:5.1f} s, seed {at}: {wanted}: {found.failure if found else 'NOT FOUND':.150}", flush=True
         )

@@ -79,4 +79,17 @@ FOUND: list[list[Step]] = [
         ("end", 57792, 40114, 20761, 12575),
         ("early", 65344, 41448, 25039, 48368),
     ],
+    # A daemon that had a ring from the store, and not yet its events, refused the ring's records.
+    [
+        ("program", 0, 0, 0, 0),
+        ("register", 0, 0, 1, 1),
+        ("enable", 0, 0, 1, 0),
+        ("manager", 2, 0, 0, 0),
+        ("restart", 0, 0, 0, 0),
+        ("back", 0, 1, 0, 0),
+        ("early", 0, 5, 8, 7),
+        ("kill", 0, 0, 0, 0),
+        ("write", 0, 0, 0, 0),
+        ("back", 0, 1, 0, 0),
+    ],
 ]

@@ -61,7 +61,7 @@ class Store:
 
 
 class PlugIn:
-    """A plug-in, whose thread runs whenever it is told to look."""
+    """A plug-in, whose thread runs when the daemon calls `look`."""
 
     name = "plug"
 

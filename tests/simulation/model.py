@@ -353,7 +353,7 @@ class Model(Part):
         self.awaited = set(self.fields)
         self.programs = {pid: program for pid, program in self.programs.items() if pid in living | stored}
         for pid, program in self.programs.items():
-            program.connected = program.early = False
+            program.connected, program.early = False, program.early and pid in stored & living
             program.has_waited = bool(program.stopped)
             program.adopted = pid in stored
             program.orphan = list(program.known) if pid in stored else None

@@ -93,7 +93,7 @@ class DataRing(Shared):
         return True
 
     def commit(self) -> None:
-        """The thread that stopped goes on."""
+        """The thread that stopped continues."""
         if self._stopped is not None:
             struct.pack_into("<I", self.memory, self._DATA + self._stopped[0], self._stopped[1])
             self._stopped = None

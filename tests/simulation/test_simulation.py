@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 
 import pytest
@@ -88,10 +87,8 @@ def test_coverage() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(FAULTS.keys() - SELDOM))
 def test_a_fault_is_found(name: str) -> None:
-    began = time.process_time()
-    outcome, _seed = find(name, 300)
+    outcome, _seed = find(name, 60)
     assert outcome is not None
-    assert time.process_time() - began < 60
 
 
 def test_a_failure_shrinks_to_what_it_needs() -> None:

@@ -191,7 +191,7 @@ class World:
         self._has_looked = False
         """A look has seen everything that this daemon took over."""
         self._has_strangers = False
-        """A daemon may have a ring of a process that ended before it connected, of which it cannot know that."""
+        """A daemon may have a ring of a process that ended before it connected, and cannot know that."""
         self._asked: Answers | None = None
         """It has a request without an answer."""
         self._grave = os.memfd_create(GRAVE)
@@ -418,10 +418,12 @@ class World:
     def _pump(self, *, stalled: bool = False) -> None:
         """Everything that was sent is taken in, and the model knows it; stalled: some of it."""
         daemon = self._live
-        if self.machine.now >= self._grace_ends:  # no thread stops as long as that
-            for program in self.programs:
-                if not program.connected:
-                    self._go_on(program)
+        if self.machine.now >= self._grace_ends:  # nothing stops as long as that
+            for program in [program for program in self.programs if not program.connected]:
+                self._go_on(program)
+                if self.models[-1].programs[program.pid].early:
+                    self._end_process(program)
+                    self.each(partial(self._gone, program.pid))
         was_gathering = daemon.gathering
         self._rest(stalled=stalled)
         if was_gathering > daemon.gathering and any(p.ended for p in self.models[-1].programs.values()):
@@ -453,7 +455,9 @@ class World:
             daemon.hand_on()
             due = daemon.next_deadline_ns()
             if due is not None and due <= self._now():
+                was_gathering = daemon.gathering
                 daemon.on_time(self._now())
+                busy |= was_gathering and not daemon.gathering  # its bell has rung
             if not busy:
                 break
         else:
@@ -1023,7 +1027,7 @@ class World:
         self.rings[str(program.ring_name)] = program
 
     def _stop(self, which: int, event: int, number: int, how: int) -> None:
-        """A thread stops in the middle of a record, or goes on."""
+        """A thread stops in the middle of a record, or continues."""
         program = self._pick(which, connected=how % 4 > 0)
         if program is None:
             return

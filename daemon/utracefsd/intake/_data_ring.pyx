@@ -81,7 +81,7 @@ cdef class DataRing:
     pid: The peer's process, by SO_PEERCRED.
     writers: Its threads.
     is_held: The next record waits for room in the ring of a lossless reader.
-    is_early: Records with an unknown write_index wait for its registration.
+    is_early: Records with an unknown write_index wait for its registration, unless the process is gone.
     dead: The process is gone: take in committed records, step over the others.
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, refused ones included.

@@ -365,8 +365,10 @@ cdef class Intake:
         if ring.head.time > now and ring.head.time <= clock_ns(CLOCK_MONOTONIC):
             self.has_more = True
             return False
-        if ring.is_early and ring.head.write_index & ~DR_REFUSED >= <uint32_t>PyList_GET_SIZE(
-            ring.table.tracepoints
+        if (
+            ring.is_early
+            and not ring.dead
+            and ring.head.write_index & ~DR_REFUSED >= <uint32_t>PyList_GET_SIZE(ring.table.tracepoints)
         ):
             return False    # its registration comes after it, over the socket
         if nr_holding and ring.wait_us and self.is_held(ring):

@@ -300,6 +300,7 @@ class Rings:
                 continue
             del self._awaited[key]
             ring.dead = not known.may_come_back(self._services.is_running)
+            ring.is_early = True  # it may not have registered all of its events yet
             owned = _Owned(ring, key, known.uid, share_of(known.uid), known.start_time, _ignore)
             self._enter(owned)
             self._note_stored(owned)
