@@ -1,13 +1,10 @@
-/* facts TREE [NAME] - facts that the kernel's own tests of user_events check: registering, writing,
- * validating, flags, bits in words of both sizes, children and threads. Each fact uses events of its own.
+/* facts TREE [NAME] - facts that neither the kernel's own tests of user_events nor the transcripts show: flags,
+ * odd commands, children, threads and descriptors. Each fact uses events of its own.
  */
 #define _GNU_SOURCE
 #include "abi.h"
 
 #include <pthread.h>
-#include <sched.h>
-
-static uint64_t wide;
 
 static int event_exists(const char *name)
 {
@@ -23,165 +20,6 @@ static int event_exists(const char *name)
 static int delete(int fd, const char *name)
 {
 	return ioctl(fd, DIAG_IOCSDEL, name);
-}
-
-static void register_events(void)
-{
-	uint32_t other = 0;
-	int fd = open_data(), second = open_data();
-
-	CHECK(fd >= 0 && second >= 0);
-	CHECK(reg_event(fd, "r_event u32 field1; u32 field2", &word, 4, 31) == 0);
-	CHECK(word == 0);
-	/* The same bit twice; another bit or word gives the same index. */
-	FAILS(EADDRINUSE, reg_event(fd, "r_event u32 field1; u32 field2", &word, 4, 31));
-	CHECK(reg_event(fd, "r_event u32 field1;u32 field2;", &word, 4, 30) == 0);
-	CHECK(reg_event(fd, "r_event u32 field1; u32 field2", &other, 4, 31) == 0);
-	CHECK(reg_event(fd, "r_other", &other, 4, 0) == 1);
-	CHECK(reg_event(second, "r_other", &other, 4, 1) == 0);
-	FAILS(EADDRINUSE, reg_event(fd, "r_event u32 field1", &other, 4, 2));
-	FAILS(EINVAL, reg_event(fd, "r_bad badtype field", &other, 4, 2));
-	FAILS(EBUSY, delete(fd, "r_event"));
-	CHECK(unreg_word(fd, &word, 31) == 0);
-	FAILS(ENOENT, unreg_word(fd, &word, 31));
-	CHECK(unreg_word(second, &word, 30) == 0); /* any descriptor: the word is the process's */
-	CHECK(unreg_word(fd, &other, 31) == 0);
-	CHECK(unreg_word(fd, &other, 0) == 0);
-	CHECK(unreg_word(fd, &other, 1) == 0);
-	FAILS(EBUSY, delete(second, "r_event")); /* the file holds it */
-	close(fd);
-	CHECK(EVENTUALLY(!event_exists("r_event")));
-	CHECK(event_exists("r_other")); /* the second file does */
-	close(second);
-	CHECK(EVENTUALLY(!event_exists("r_other")));
-}
-
-static void write_events(void)
-{
-	uint32_t payload[2] = {0x11, 0x22};
-	int fd = open_data();
-	long index;
-
-	FAILS(ENOENT, write_record(fd, 0, payload, 8));
-	index = reg_event(fd, "w_event u32 a; u32 b", &word, 4, 0);
-	CHECK(index == 0);
-	FAILS(EBADF, write_record(fd, index, payload, 8));
-	CHECK(enable("w_event", 1) == 0);
-	CHECK(EVENTUALLY(word == 1));
-	CHECK(strstr(text_of("user_events_status"), "w_event # Used by ftrace\n"));
-	CHECK(write_record(fd, index, payload, 8) == 12);
-	FAILS(EINVAL, write_record(fd, -1, payload, 8));
-	FAILS(ENOENT, write_record(fd, 1, payload, 8));
-	FAILS(EINVAL, write_record(fd, index, payload, 7));
-	FAILS(EFAULT, write(fd, payload, 3));
-	CHECK(strstr(text_of("trace"), "w_event: a=0x11 (17) b=0x22 (34)\n"));
-	CHECK(enable("w_event", 0) == 0);
-	CHECK(EVENTUALLY(word == 0));
-	FAILS(EBADF, write_record(fd, index, payload, 8));
-	CHECK(unreg_word(fd, &word, 0) == 0);
-	close(fd);
-}
-
-/* There is no other position than 0. */
-static void write_position(void)
-{
-	uint32_t record[2] = {0, 5};
-	int fd = open_data();
-
-	CHECK(reg_event(fd, "wp_event u32 a", &word, 4, 0) == 0);
-	CHECK(enable("wp_event", 1) == 0 && EVENTUALLY(word == 1));
-	CHECK(pwrite(fd, record, 8, 0) == 8);
-	CHECK(write(fd, record, 8) == 8 && write(fd, record, 8) == 8);
-	FAILS(EFAULT, pwrite(fd, record, 8, 4));
-	CHECK(enable("wp_event", 0) == 0 && unreg_word(fd, &word, 0) == 0);
-	close(fd);
-}
-
-static void write_empty_events(void)
-{
-	int fd = open_data();
-	uint32_t index = (uint32_t)reg_event(fd, "we_event", &word, 4, 0);
-
-	CHECK(index == 0);
-	CHECK(enable("we_event", 1) == 0);
-	CHECK(EVENTUALLY(word == 1));
-	CHECK(write(fd, &index, 4) == 4);
-	CHECK(strstr(text_of("trace"), "we_event:No fields found\n"));
-	CHECK(enable("we_event", 0) == 0 && unreg_word(fd, &word, 0) == 0);
-	close(fd);
-}
-
-static void write_fault(void)
-{
-	unsigned char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int fd = open_data();
-	long index = reg_event(fd, "wf_event u64 a", &word, 4, 0);
-
-	CHECK(index == 0 && enable("wf_event", 1) == 0 && EVENTUALLY(word == 1));
-	/* Untouched pages read as zeros, also after they were returned. */
-	CHECK(write_record(fd, index, pages, 8) == 12);
-	pages[0] = 1;
-	madvise(pages, PAGE, MADV_DONTNEED);
-	CHECK(write_record(fd, index, pages, 8) == 12);
-	CHECK(write_record(fd, index, pages + PAGE - 4, 8) == 12);
-	CHECK(!strstr(text_of("trace"), "wf_event: a=0x1 "));
-	CHECK(enable("wf_event", 0) == 0 && unreg_word(fd, &word, 0) == 0);
-	munmap(pages, 2 * PAGE);
-	close(fd);
-}
-
-static void write_validator(void)
-{
-	struct {
-		uint32_t loc;
-		char text[8];
-	} rel = {.loc = 6 << 16, .text = "hello"};
-	int fd = open_data();
-	long index = reg_event(fd, "wv_event __rel_loc char[] data", &word, 4, 0);
-	long absolute = reg_event(fd, "wv_data __data_loc char[] data", &word, 4, 1);
-
-	CHECK(index == 0 && absolute == 1);
-	CHECK(enable("wv_event", 1) == 0 && enable("wv_data", 1) == 0 && EVENTUALLY(word == 3));
-	CHECK(write_record(fd, index, &rel, 10) == 14);
-	CHECK(write_record(fd, index, &rel, 12) == 16);
-	FAILS(EFAULT, write_record(fd, index, &rel, 9)); /* ends behind the record */
-	rel.loc = 5 << 16;
-	FAILS(EFAULT, write_record(fd, index, &rel, 12)); /* no NUL at its end */
-	rel.loc = 6 << 16 | 0xffff;
-	FAILS(EFAULT, write_record(fd, index, &rel, 12));
-	FAILS(EINVAL, write_record(fd, index, &rel, 3));
-	rel.loc = 6 << 16 | 12; /* counted from the record's header of 8 */
-	CHECK(write_record(fd, absolute, &rel, 12) == 16);
-	rel.loc = 6 << 16 | 15;
-	FAILS(EFAULT, write_record(fd, absolute, &rel, 12));
-	CHECK(enable("wv_event", 0) == 0 && enable("wv_data", 0) == 0 && EVENTUALLY(word == 0));
-	CHECK(unreg_word(fd, &word, 0) == 0 && unreg_word(fd, &word, 1) == 0);
-	close(fd);
-}
-
-static void print_fmt(void)
-{
-	static const char *const cases[][2] = {
-	    {"pf_a char a", "print fmt: \"a=%d\", REC->a\n"},
-	    {"pf_b unsigned char a", "print fmt: \"a=%u\", REC->a\n"},
-	    {"pf_c s64 a; u64 b", "print fmt: \"a=%lld b=%llu\", REC->a, REC->b\n"},
-	    {"pf_d char[20] a", "print fmt: \"a=%s\", REC->a\n"},
-	    {"pf_e __rel_loc char[] a", "print fmt: \"a=%s\", __get_rel_str(a)\n"},
-	    {"pf_f __data_loc char[] a", "print fmt: \"a=%s\", __get_str(a)\n"},
-	    {"pf_g struct custom a 20", "print fmt: \"a=%llu\", REC->a\n"},
-	    {"pf_h", "print fmt: \"\"\n"},
-	};
-	int fd = open_data();
-
-	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		char path[64];
-
-		CHECK(reg_event(fd, cases[i][0], &word, 4, i) == i);
-		snprintf(path, sizeof(path), "events/user_events/%.4s/format", cases[i][0]);
-		CHECK(strstr(text_of(path), cases[i][1]));
-		CHECK(unreg_word(fd, &word, i) == 0);
-	}
-	close(fd);
 }
 
 static void flags_persist(void)
@@ -268,65 +106,6 @@ static void odd_commands(void)
 	close(fd);
 }
 
-static void bit_sizes(void)
-{
-	int fd = open_data();
-
-	CHECK(reg_event(fd, "bs_event", &wide, 4, 0) == 0 && unreg_word(fd, &wide, 0) == 0);
-	CHECK(reg_event(fd, "bs_event", &wide, 4, 31) == 0 && unreg_word(fd, &wide, 31) == 0);
-	CHECK(reg_event(fd, "bs_event", &wide, 8, 63) == 0 && unreg_word(fd, &wide, 63) == 0);
-	FAILS(EINVAL, reg_event(fd, "bs_event", &wide, 4, 32));
-	FAILS(EINVAL, reg_event(fd, "bs_event", &wide, 8, 64));
-	for (unsigned size = 0; size < 17; size++)
-		if (size != 4 && size != 8)
-			FAILS(EINVAL, reg_event(fd, "bs_event", &wide, size, 0));
-	CHECK(wide == 0);
-	close(fd);
-}
-
-/* On, off, on, and out while on: nothing but the bit changes, and nothing once it was taken out. */
-static void enablement(const char *event, volatile void *addr, unsigned size, unsigned bit)
-{
-	const uint64_t around = 0x5a5a5a5a5a5a5a5aULL & ~(1ULL << bit) & (size == 4 ? 0xffffffffULL : ~0ULL);
-	const uint64_t with = around | 1ULL << bit;
-	int fd = open_data();
-
-	memcpy((void *)addr, &around, size);
-	CHECK(reg_event(fd, event, addr, size, bit) == 0);
-	CHECK(bits_of(addr, size) == around);
-	for (int i = 0; i < 3; i++) {
-		CHECK(enable(event, 1) == 0 && EVENTUALLY(bits_of(addr, size) == with));
-		CHECK(enable(event, 0) == 0 && EVENTUALLY(bits_of(addr, size) == around));
-	}
-	CHECK(enable(event, 1) == 0 && EVENTUALLY(bits_of(addr, size) == with));
-	CHECK(unreg_word(fd, addr, bit) == 0);
-	CHECK(bits_of(addr, size) == around);
-	/* The bit of an enabled event is set before the ioctl returns. */
-	CHECK(reg_event(fd, event, addr, size, bit) == 0);
-	CHECK(bits_of(addr, size) == with);
-	CHECK(unreg_word(fd, addr, bit) == 0);
-	CHECK(enable(event, 0) == 0 && enable(event, 1) == 0 && enable(event, 0) == 0);
-	sleep_ms(20);
-	CHECK(bits_of(addr, size) == around);
-	close(fd);
-}
-
-static void enablement_32(void)
-{
-	enablement("en_a", &word, 4, 0);
-	enablement("en_b", &word, 4, 17);
-	enablement("en_c", &word, 4, 31);
-	word = 0;
-}
-
-static void enablement_64(void)
-{
-	enablement("en_d", &wide, 8, 0);
-	enablement("en_e", &wide, 8, 31);
-	enablement("en_f", &wide, 8, 63);
-	wide = 0;
-}
-
 static int fork_fd;
 static atomic_int *seen; /* shared with the child */
 
@@ -400,26 +179,6 @@ static void threads(void)
 	close(fd);
 }
 
-static int register_in_clone(void *fd)
-{
-	return (int)reg_event(*(int *)fd, "cl_event", &word, 4, 6);
-}
-
-/* A process that shares the memory: the word stays registered when it ends. */
-static void clones(void)
-{
-	static char stack[1 << 18] __attribute__((aligned(16)));
-	int fd = open_data(), status = -1;
-	pid_t child = clone(register_in_clone, stack + sizeof(stack), CLONE_VM | SIGCHLD, &fd);
-
-	CHECK(child > 0 && waitpid(child, &status, 0) == child);
-	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-	CHECK(enable("cl_event", 1) == 0 && EVENTUALLY(word == 1 << 6));
-	CHECK(enable("cl_event", 0) == 0 && EVENTUALLY(word == 0));
-	CHECK(unreg_word(fd, &word, 6) == 0);
-	close(fd);
-}
-
 static void descriptors(void)
 {
 	uint32_t payload = 1;
@@ -462,39 +221,16 @@ static void closed_file(void)
 	close(second);
 }
 
-static void unknown_requests(void)
-{
-	int fd = open_data();
-
-	FAILS(ENOTTY, ioctl(fd, _IOW('*', 3, char *), &wide));
-	FAILS(ENOTTY, ioctl(fd, _IOWR('*', 0, char[28]), &wide));
-	FAILS(ENOTTY, ioctl(fd, 0x5401, &word));
-	FAILS(ENOTTY, ioctl(fd, 0, &wide));
-	close(fd);
-}
-
 int main(int argc, char **argv)
 {
 	static const struct fact facts[] = {
-	    {"register_events", register_events},
-	    {"write_events", write_events},
-	    {"write_position", write_position},
-	    {"write_empty_events", write_empty_events},
-	    {"write_fault", write_fault},
-	    {"write_validator", write_validator},
-	    {"print_fmt", print_fmt},
 	    {"flags_persist", flags_persist},
 	    {"flags_multi_format", flags_multi_format},
 	    {"odd_commands", odd_commands},
-	    {"bit_sizes", bit_sizes},
-	    {"enablement_32", enablement_32},
-	    {"enablement_64", enablement_64},
 	    {"forks", forks},
 	    {"threads", threads},
-	    {"clones", clones},
 	    {"descriptors", descriptors},
 	    {"closed_file", closed_file},
-	    {"unknown_requests", unknown_requests},
 	};
 
 	return check_facts(facts, sizeof(facts) / sizeof(*facts), argc, argv);

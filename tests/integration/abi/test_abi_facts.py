@@ -1,5 +1,5 @@
-"""Facts that the kernel's own tests of user_events check, and its errors for wrong structures, pointers and
-memory: tests/abi/facts.c and hostile.c, in both ways.
+"""The kernel's answers and errors that test_abi_selftests.py and test_abi_conformance.py do not show:
+tests/abi/facts.c and hostile.c, in both ways.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from tests.integration.conftest import DaemonProcess
 
 EXPECTED: dict[str, dict[str, str]] = {
     "mount": {
-        "write_position": "the mounted file has no position (ESPIPE)",
         "write_unreadable": "FUSE passes on what lies before the unreadable memory, as a whole record",
     },
     "preload": {},
