@@ -14,7 +14,7 @@ import pickle
 import threading
 import tracemalloc
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -323,39 +323,6 @@ def test_tasks_have_the_parent_of_their_creator(on: Declare, records: Records) -
     assert [r["parent_id"] for r in records(late)[0]] == [outer_id, outer_id]  # it has ended, but caused it
 
 
-def test_a_cancelled_task(on: Declare, records: Records) -> None:
-    span = on("order")
-
-    @span
-    async def forever() -> None:
-        await asyncio.Event().wait()
-
-    async def main() -> None:
-        task = asyncio.create_task(forever())
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
-    assert [r["error"] for r in records(span)[1]] == ["CancelledError"]
-
-
-def test_spans_that_end_in_the_wrong_order(on: Declare, records: Records) -> None:
-    """As generators make them: the first one is passed over, although the context has it still."""
-    span = on("order u8 n")
-    outer, one, two = span(0), span(1), span(2)
-    outer.__enter__()
-    one.__enter__()
-    two.__enter__()
-    one.__exit__(None, None, None)
-    with span(3) as three:
-        assert three.parent_id == two.span_id
-    two.__exit__(None, None, None)
-    assert current() is outer
-    outer.__exit__(None, None, None)
-    assert [r["n"] for r in records(span)[1]] == [1, 3, 2, 0]
-
-
 def test_an_end_in_another_context(on: Declare, records: Records) -> None:
     span = on("order")
     outer = span()
@@ -482,27 +449,6 @@ def test_an_end_in_a_copy_of_its_context(on: Declare, records: Records) -> None:
     assert [r["error"] for r in records(span)[1]] == ["GeneratorExit"] * 3 + [""]
 
 
-def test_an_async_generator_that_asyncio_closes(on: Declare) -> None:
-    span = on("order")
-
-    async def steps() -> AsyncIterator[int]:
-        with span():
-            yield 1
-            yield 2
-
-    async def main() -> None:
-        with span() as outer:
-            async for _ in steps():
-                break
-            gc.collect()
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert current() is outer
-        assert current() is None
-
-    asyncio.run(main())
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=30))
 @settings(deadline=None)
 def test_any_order_leaves_no_span_behind(steps: list[tuple[int, bool]]) -> None:
@@ -571,25 +517,6 @@ def test_one_span_entered_again(on: Declare, records: Records) -> None:
     with use:
         pass
     assert len(records(span)[1]) == 4
-
-
-def test_one_span_in_many_tasks(on: Declare, records: Records) -> None:
-    span = on("order")
-
-    async def work(n: int) -> None:
-        for _ in range(n):
-            await asyncio.sleep(0)
-        with span:
-            for _ in range(5 - n):
-                await asyncio.sleep(0)
-
-    async def main() -> None:
-        await asyncio.gather(*[work(n) for n in range(5)])
-
-    asyncio.run(main())
-    begins, ends = records(span)
-    assert sorted(r["span_id"] for r in begins) == sorted(r["span_id"] for r in ends)
-    assert len(ends) == 5
 
 
 def test_a_use_entered_again_has_the_parent_of_that_time(on: Declare) -> None:

@@ -89,32 +89,6 @@ def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> Non
     assert all(tid in (own, os.getpid()) for tid, own in zip(found, ids, strict=False))
 
 
-def test_records_that_no_daemon_took_in_wait_for_the_next_one(
-    utracefsd: DaemonProcess, session: Session, tree: Tracefs
-) -> None:
-    event = enabled(session, tree)
-    assert event
-    event.emit(0)
-    assert session.flush(60)
-    utracefsd.signal(signal.SIGSTOP)
-    for n in range(1, 100):
-        event.emit(n)
-    utracefsd.stop(kill=True)
-    wait_for(lambda: not session.stats().connected)
-    stats = session.stats()
-    assert (stats.emitted, stats.sent, stats.pending, stats.lost) == (100, 1, 99, 0)
-    assert not session.flush(0.01)
-    starting = threading.Thread(target=utracefsd.start)
-    starting.start()
-    try:
-        assert session.flush(60)
-    finally:
-        starting.join()
-    with Tracefs(utracefsd.directory) as next_tree:
-        assert numbers(next_tree) == list(range(100))
-    assert session.stats().sent == 100
-
-
 def test_the_daemon_ends_during_a_flush(utracefsd: DaemonProcess, session: Session, tree: Tracefs) -> None:
     event = enabled(session, tree)
     assert event
@@ -187,31 +161,6 @@ def test_a_child_forked_between_two_sessions_knows_its_own_id(
         os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert re.search(rf"-{pid} +\[\d+\] .*ring: n=0x2 \(2\)", tree.read_file("trace").decode())
-
-
-def test_a_full_ring_loses_and_counts(
-    utracefsd: DaemonProcess,
-    new_session: Callable[..., Session],
-    tree: Tracefs,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("UTRACEFS_RING_KB", "1024")
-    event = enabled(new_session(), tree)
-    with utracefsd.paused():
-        begin = time.perf_counter()
-        for n in range(100_000):
-            event.emit(n)
-        took = time.perf_counter() - begin
-    assert took < 5, "an application never waits for the daemon"
-    assert event.lost > 0
-    found = numbers(tree)
-    assert found == list(range(len(found)))
-    assert len(found) + event.lost == 100_000
-    assert (
-        f"emitted: 100000\nbytes: {8 * len(found)}\nlost in data rings: {event.lost}\n"
-        f"ftrace: recorded {len(found)} filtered 0 lost {event.lost}"
-        in tree.read_file("events/user_events/ring/stats").decode()
-    )
 
 
 def test_the_room_of_a_recorded_command_outlasts_a_daemon_without_a_cpu(

@@ -4,7 +4,6 @@ unaffected."""
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 
@@ -64,31 +63,6 @@ def test_a_program_that_closes_all_and_opens_files_of_its_own(work: Work) -> Non
     got = work.numbers()
     assert got[1] == got[3] == list(range(10))
     assert got[2] == list(range(1000))
-
-
-def test_no_record_is_missing_while_descriptors_are_closed(work: Work) -> None:
-    """The session thread learns of it late: the program keeps the GIL."""
-    work.run(
-        """
-    sys.setswitchinterval(0.2)
-    for who in range(3):
-        os.closerange(3, 1000)
-        deadline = time.monotonic() + 0.5
-        number = 0
-        while time.monotonic() < deadline:
-            event.emit(who, number)
-            number += 1
-            for _ in range(5000):
-                pass
-        wait_for(lambda: utracefs.stats().connected)
-        assert utracefs.flush(60)
-        event.emit(10 + who, number)
-    assert event.lost == 0
-    """
-    )
-    got = work.numbers()
-    for who in range(3):
-        assert got[who] == list(range(got[10 + who][0]))
 
 
 def test_over_and_over_and_with_a_fork_between(work: Work) -> None:
@@ -203,55 +177,6 @@ def test_numbers_that_a_program_gets_are_the_same_with_and_without_events(work: 
     assert out == "3\n"
 
 
-NO_DESCRIPTOR = "utracefs: events are off: this process has no free descriptor (ulimit -n)\n"
-
-
-def test_no_descriptor_to_be_had(work: Work) -> None:
-    """Events are off; the next declaration tries again."""
-    work.run(
-        """
-    import resource
-    event = utracefs.event("work u32 who; u32 number", multi_format=False)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    session = utracefs.Session(os.environ["UTRACEFS_DIR"])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-    mine = session.event("work u32 who; u32 number")
-    assert not mine
-    mine.emit(1, 0)
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    session.event("another u8 a")
-    wait_for(lambda: mine)
-    mine.emit(2, 0)
-    session.close()
-    """,
-        warning=NO_DESCRIPTOR,
-    )
-    assert work.numbers() == {2: [0]}
-
-
-def test_no_descriptor_for_a_new_connection(work: Work) -> None:
-    work.run(
-        """
-    import resource
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-    os.closerange(3, 1000)
-    wait_for(lambda: not event)
-    emit(1)
-    pid = os.fork()
-    if not pid:
-        emit(2)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    wait_for(lambda: event)
-    emit(3)
-    """,
-        warning=NO_DESCRIPTOR,
-    )
-    assert work.numbers() == {3: list(range(10))}
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
 @pytest.mark.parametrize("action", ["os.setresuid(65534, 65534, 65534)", "os.chroot('/var/empty')"])
 def test_a_program_that_gives_up_rights(work: Work, action: str) -> None:
@@ -360,58 +285,3 @@ def test_a_program_that_is_stopped_and_continued(work: Work) -> None:
     """
     )
     assert work.numbers() == {who: list(range(10)) for who in (1, 2, 3)}
-
-
-SECCOMP = """
-import ctypes, struct
-def refuse(*numbers):
-    "These system calls answer EPERM from here on, in all threads."
-    steps = [struct.pack("HBBI", 0x20, 0, 0, 0)]
-    for number in numbers:
-        steps += [struct.pack("HBBI", 0x15, 0, 1, number), struct.pack("HBBI", 0x06, 0, 0, 0x50000 | 1)]
-    steps.append(struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000))
-    program = ctypes.create_string_buffer(b"".join(steps))
-    class Filter(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.prctl(38, 1, 0, 0, 0) == 0
-    assert libc.syscall(317, 1, 1, ctypes.byref(Filter(len(steps), ctypes.addressof(program)))) == 0
-"""
-CALLS = {
-    "fstat": (5, 262),
-    "socket": (41, 53),
-    "recvmsg": (47,),
-    "sendto": (44, 46),
-    "clone": (56, 435),
-    "poll": (7, 271),
-}
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
-@pytest.mark.parametrize("what", list(CALLS))
-def test_a_sandbox_that_refuses(work: Work, what: str) -> None:
-    """Whether or not tracing works then, the program continues, without a busy loop."""
-    work.run(
-        f"""
-    emit(1)
-    assert utracefs.flush()
-    refuse(*{CALLS[what]!r})
-    before = time.process_time()
-    deadline = time.monotonic() + 0.3
-    while time.monotonic() < deadline:
-        emit(2, 1)
-        time.sleep(0.01)
-    utracefs.event("another u8 a")
-    if {what!r} != "clone":
-        pid = os.fork()
-        if not pid:
-            emit(3)
-            os._exit(0)
-        os.waitpid(pid, 0)
-    time.sleep(0.3)
-    utracefs.close()
-    assert time.process_time() - before < 0.5, time.process_time() - before
-    """,
-        SECCOMP,
-    )
-    assert work.numbers()[1] == list(range(10))

@@ -177,24 +177,6 @@ async def daemon(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> AsyncItera
 
 
 class TestTheWayOfARecord:
-    async def test_from_declaration_to_trace(self, daemon: Running) -> None:
-        producer, tree = await daemon.data(), await daemon.tree()
-        registered = await producer.call("DIAG_IOCSREG", {"name_args": "hello u32 n"})
-        assert registered["write_index"] == 0
-        mapped = await producer.call("mmap_status")
-        with mmap.mmap(producer.fds[0], mapped["size"], mmap.MAP_SHARED, mmap.PROT_READ) as status:
-            assert status[registered["status_index"]] == 0
-            await tree.call("write_file", "events/user_events/hello/enable", b"1\n", True)
-            assert status[registered["status_index"]] == 1
-        assert await producer.call("write", bytes(4) + b"\7\0\0\0") == 8
-        await producer.send(record(8) + record(9))
-        await producer.call("sync")
-        text = await tree.call("read_file", "trace")
-        assert numbers(text) == [7, 8, 9]
-        assert b"-%d " % os.getpid() in text
-        stats = await tree.call("read_file", "events/user_events/hello/stats")
-        assert stats == b"emitted: 3\nbytes: 12\nftrace: recorded 3 filtered 0 lost 0\n"
-
     async def test_what_was_sent_before_a_request_is_in_its_answer(self, daemon: Running) -> None:
         """Without an acknowledgement in between, and from connections not even accepted."""
         await daemon.producer()
@@ -229,22 +211,6 @@ class TestTheWayOfARecord:
 
 
 class TestReadsThatWait:
-    async def test_for_a_record(self, daemon: Running) -> None:
-        producer, tree = await daemon.producer(), await daemon.tree()
-        handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
-        reading = await tree.request("read", handle, 4096)
-        assert await tree.call("stat", "trace")  # meanwhile
-        await producer.send(record(5))
-        assert numbers(await tree.response(reading)) == [5]
-
-    async def test_for_a_marker_of_another_connection(self, daemon: Running) -> None:
-        tree, other = await daemon.tree(), await daemon.tree()
-        handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
-        reading = await tree.request("read", handle, 4096)
-        await tree.call("stat", "trace")
-        await other.call("write_file", "trace_marker", b"hello", False)
-        assert b"tracing_mark_write: hello\n" in await tree.response(reading)
-
     async def test_a_client_that_is_gone_gives_the_pipe_free(self, daemon: Running) -> None:
         tree, other = await daemon.tree(), await daemon.tree()
         handle = await tree.call("open", "trace_pipe", os.O_RDONLY)
@@ -277,19 +243,6 @@ class TestReadsThatWait:
         assert await other.call("read_file", "tracing_on") == b"1\n"
         sizes = {len(await lazy.response(msgid)) for msgid in asked}
         assert min(sizes) > 1 << 20
-
-    async def test_raw_pages(self, daemon: Running) -> None:
-        producer, tree = await daemon.producer(), await daemon.tree()
-        handles = [
-            await tree.call("open", f"per_cpu/cpu{cpu}/trace_pipe_raw", os.O_RDONLY)
-            for cpu in range(daemon.serving.daemon.instances.top.nr_cpus)
-        ]
-        reading = [await tree.request("read", handle, 4096) for handle in handles]
-        await tree.call("stat", "trace")
-        await producer.send(record(0x12345678))
-        message = await tree.message()
-        assert message[1] in reading
-        assert (0x12345678).to_bytes(4, "little") in message[3]
 
 
 class TestHostileClients:
@@ -382,34 +335,6 @@ class TestBeginningAndEnd:
                 daemon.cancel_scope.cancel()
                 assert await producer.message() is None
                 assert not any(status[:])
-
-    async def test_a_second_one_is_refused(self, tmp_path: Path) -> None:
-        async with daemon_at(tmp_path / "d") as daemon:
-            with pytest.raises(TraceError) as caught:
-                await serve(tmp_path / "d")
-            assert caught.value.errno == errno.EBUSY
-            assert await (await daemon.tree()).call("read_file", "tracing_on") == b"1\n"
-
-    async def test_two_side_by_side(self, tmp_path: Path) -> None:
-        async with daemon_at(tmp_path / "a") as one, daemon_at(tmp_path / "b") as other:
-            assert one.serving.runtime.status_file != other.serving.runtime.status_file
-            await one.producer()
-            text = await (await other.tree()).call("read_file", "user_events_status")
-            assert text == b"\nActive: 0\nBusy: 0\n"
-
-    async def test_groups(self, tmp_path: Path) -> None:
-        import grp
-
-        name = grp.getgrgid(os.getegid()).gr_name
-        async with daemon_at(tmp_path / "d", group=name, tracefs_group=name) as daemon:
-            place = daemon.serving.runtime
-            assert stat.S_IMODE(place.directory.stat().st_mode) == 0o755
-            for path in (place.data_socket, place.tracefs_socket):
-                assert stat.S_IMODE(path.stat().st_mode) == 0o660
-                assert path.stat().st_gid == os.getegid()
-        with pytest.raises(TraceError) as caught:
-            await serve(tmp_path / "d", group="no-such-group")
-        assert caught.value.errno == errno.EINVAL
 
     async def test_options_reach_their_places(self, tmp_path: Path) -> None:
         async with daemon_at(

@@ -36,49 +36,31 @@ def refused(text: bytes, fields: tuple[Field, ...] = FIELDS) -> FilterError:
 
 
 # Offsets in these texts are counted; for an error within a predicate the kernel reports one column more.
+# tests/conformance/6.12.117/12_filter.txt has the common ones.
 REFUSED = [
-    (b"nofield == 1", "Field not found", 8),
     (b"00", "Field not found", 3),
-    (b"1", "Field not found", 2),
     (b"a == 1 && nope", "Field not found", 15),
     (b"common_comm == 'x'", "Field not found", 12),
-    (b"a", "Invalid operator", 2),
-    (b"a = 1", "Invalid operator", 3),
     (b"a  !~ 1", "Invalid operator", 4),
     (b"a | 1", "Invalid operator", 3),
     (b"a ^ 1", "Invalid operator", 3),
-    (b"a.foo == 1", "Invalid operator", 2),
     (b"a.functio == 1", "Invalid operator", 2),
     (b"q.function > 1", "Invalid operator", 14),
-    (b"a == ", "Invalid value (did you forget quotes)?", 6),
-    (b"a === 1", "Invalid value (did you forget quotes)?", 5),
-    (b"a == +1", "Invalid value (did you forget quotes)?", 6),
-    (b"s == abc", "Invalid value (did you forget quotes)?", 6),
     (b"q.function == 1x", "Invalid value (did you forget quotes)?", 17),
-    (b"s == 1", "Expecting string field", 6),
     (b"comm == 1", "Expecting string field", 9),
-    (b"r & 1", "Expecting string field", 5),
-    (b"a == 'x'", "Expecting numeric field", 6),
-    (b"a ~ 'x'", "Expecting numeric field", 5),
     (b"words == 'x'", "Expecting numeric field", 10),
     (b"STACKTRACE == 'x'", "Expecting numeric field", 15),
-    (b"s < 'x'", "Illegal operation for field type", 5),
     (b"s & 'x'", "Illegal operation for field type", 5),
-    (b"a ~ 1", "Illegal operation for field type", 5),
     (b"a < CPUS{1}", "Illegal operation for field type", 5),
     (b"s == CPUS{1}", "Illegal operation for field type", 6),
     (b"comm & CPUS{1}", "Illegal operation for field type", 8),
     (b"STACKTRACE == CPUS{1}", "Illegal operation for field type", 15),
     (b"mask & CPUS{1}", "Illegal operation for field type", 8),
     (b"a.function == x", "Illegal operation for field type", 15),
-    (b"a == 1x", "Illegal integer value", 6),
     (b"a == 0b11", "Illegal integer value", 6),
-    (b"a == 0x", "Illegal integer value", 6),
     (b"a == 0xg", "Illegal integer value", 6),
     (b"a == 08", "Illegal integer value", 6),
-    (b"a == -1", "Illegal integer value", 6),
     (b"i == -", "Illegal integer value", 6),
-    (b"i == --1", "Illegal integer value", 6),
     (b"q == 18446744073709551616", "Illegal integer value", 6),
     (b"i == 9223372036854775808", "Illegal integer value", 6),
     (b"i == -9223372036854775809", "Illegal integer value", 6),
@@ -89,7 +71,6 @@ REFUSED = [
     (b"a & CPUS1", "Missing '{'", 10),
     (b"a & CPUS{1", "Missing '}'", 11),
     (b"a & CPUS{}", "Invalid cpulist", 10),
-    (b"a & CPUS{a}", "Invalid cpulist", 11),
     (b"a & CPUS{8}", "Invalid cpulist", 11),
     (b"a & CPUS{3-2}", "Invalid cpulist", 13),
     (b"a & CPUS{-2}", "Invalid cpulist", 12),
@@ -107,8 +88,6 @@ REFUSED = [
     (b"f == -", "Invalid value (did you forget quotes)?", 6),
     (b"f == .5", "Invalid value (did you forget quotes)?", 6),
     (b"f == 1e", "Invalid value (did you forget quotes)?", 6),
-    (b"a == 1 &&", "Meaningless filter expression", 9),
-    (b"a == 1 || ", "Meaningless filter expression", 10),
     (b"a == 1 && !", "Meaningless filter expression", 11),
     (b"!", "No filter found", 1),
 ]
@@ -122,25 +101,16 @@ def test_refused(text: bytes, message: str, position: int) -> None:
 
 
 OTHER_ERRNOS = [
-    (b"s == 'x", "Missing matching quote", 5, errno.ESRCH),
     (b"(a == 1 && s == 'x' || s == \"", "Missing matching quote", 28, errno.ESRCH),
-    (b"(a == 1", "Too many '('", 0, errno.ENOENT),
-    (b"((a == 1)", "Too many '('", 0, errno.ENOENT),
     (b"a == 1 && ((b == 1)", "Too many '('", 10, errno.ENOENT),
     (b"(a == 1) && ((b == 1) || (i == 1", "Too many '('", 25, errno.ENOENT),
-    (b"a == 1)", "Too few '('", 6, errno.EPERM),
     (b")a == 1(", "Too few '('", 0, errno.EPERM),
-    (b"a == 1 b == 2", "Too many terms in predicate expression", 7, errno.EPERM),
-    (b"a == 1 & b", "Too many terms in predicate expression", 7, errno.EPERM),
     (b"a == 1 &| b == 1", "Too many terms in predicate expression", 7, errno.EPERM),
     (b"a == 1;", "Too many terms in predicate expression", 6, errno.EPERM),
-    (b"a == 1.5", "Too many terms in predicate expression", 6, errno.EPERM),
     (b"(a == 1) (b == 1)", "Too many terms in predicate expression", 9, errno.EPERM),
     (b"(a == 1) !b == 1", "Too many terms in predicate expression", 9, errno.EPERM),
     (b"", "", None, errno.EINVAL),
     (b" \t\n", "", None, errno.EINVAL),
-    (b"()", "", None, errno.EINVAL),
-    (b"&& a == 1", "", None, errno.EPERM),
     (b"(a == 1 && )", "", None, errno.EPERM),
     (b"'x' == a", "", None, errno.EPERM),
     (b"!= 1", "", None, errno.EPERM),
@@ -152,21 +122,6 @@ OTHER_ERRNOS = [
 def test_refused_with_another_errno(text: bytes, message: str, position: int | None, number: int) -> None:
     error = refused(text)
     assert (error.message, error.position, error.errno) == (message, position, number)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        (b"nofield == 1", b"nofield == 1\n        ^\nparse_error: Field not found\n"),
-        (b"((a == 1)", b"((a == 1)\n^\nparse_error: Too many '('\n"),
-        (b"a", b"a\n ^\nparse_error: Invalid operator\n"),
-        (b"a == ", b"a == \n     ^\nparse_error: Invalid value (did you forget quotes)?\n"),
-        (b"", b"\nError: (0)\n"),
-        (b"&& a", b"&& a\nError: (0)\n"),
-    ],
-)
-def test_what_the_file_shows(text: bytes, shown: bytes) -> None:
-    assert refused(text).shown(text) == shown
 
 
 @pytest.mark.parametrize(

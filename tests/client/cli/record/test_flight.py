@@ -301,22 +301,6 @@ def test_the_next_daemon_has_no_records(
     assert b", 1 lost: 1 overwritten" in error.splitlines()[-1]
 
 
-def test_the_next_daemon_has_nothing(
-    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
-) -> None:
-    """It was ended for good, and took its state with it: a service manager starts the recorder again."""
-    process = traced.start("record", "--flight", "1M")
-    eventually(lambda: "-dump" in traced.out("ls", "instances"), "it is about to record")
-    traced.run("dump")
-    daemon.terminate()
-    daemon.wait()
-    with running(traced.home / "d"):
-        _, error = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert b": the next daemon does not have it\n" in error
-    assert error.endswith(b"; the records since the last file are lost\n")
-
-
 def test_only_the_last_files_stay(traced: Cli, eventually: Eventually) -> None:
     (traced.home / "trace.dat.2000010100000000").write_text("foreign")
     traced.run("reg", "web u32 n; u32 usec")

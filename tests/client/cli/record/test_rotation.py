@@ -134,28 +134,6 @@ def test_a_full_disk(traced: Cli, eventually: Eventually) -> None:
     assert process.returncode == 0 and b"2 records in 2 files" in error and b"nothing lost" in error
 
 
-def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
-    traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--switch-output", "1h", "-e", "web")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
-    traced.run("emit", "web", "1", "1")
-    process.send_signal(signal.SIGUSR2)
-    eventually(lambda: len(dumps(traced)) == 1, "it is written")
-    traced.run("emit", "web", "2", "1")
-    daemon.kill()
-    daemon.wait()
-    with running(traced.home / "d"):
-        # The event is enabled before, as the daemon took that over.
-        eventually(
-            lambda: "to the tree: 2 of" in traced.out("cat", "daemon_stats"), "it is connected, as we are"
-        )
-        traced.run("emit", "web", "3", "1")
-        _, error = interrupt(process, signal.SIGTERM)
-    assert process.returncode == 0, error
-    assert [values(traced, file) for file in dumps(traced)] == [[1], [2, 3]]
-    assert error.endswith(b", nothing lost as far as the daemon had reported before it ended\n")
-
-
 def test_the_next_daemon_has_a_new_ring_buffer(
     traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
 ) -> None:

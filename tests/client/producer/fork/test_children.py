@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
@@ -35,18 +32,6 @@ def test_a_child_is_complete_however_it_ends(work: Work, end: str) -> None:
     wait_for(
         lambda: work.numbers() == {who: list(range(10)) for who in range(20)}, what=lambda: work.numbers()
     )
-
-
-def test_a_single_record_of_a_child(work: Work) -> None:
-    work.run(
-        """
-        def work(who):
-            event.emit(who, 0)
-            os.kill(os.getpid(), signal.SIGKILL)
-        children(work)
-        """
-    )
-    wait_for(lambda: work.numbers() == {who: [0] for who in range(20)})
 
 
 def test_children_of_children(work: Work) -> None:
@@ -90,65 +75,6 @@ def test_children_with_threads_that_all_begin_at_once(work: Work) -> None:
     )
     expected = {10 * who + part: list(range(10)) for who in range(10) for part in range(4)}
     wait_for(lambda: work.numbers() == expected, what=lambda: work.numbers())
-
-
-def test_threads_that_fork_while_threads_emit_in_parent_and_child(work: Work) -> None:
-    """And each child forks while its threads emit. Everybody is complete and in order, and nothing is left in
-    the daemon."""
-    before = left_in_the_daemon(work)
-    counts = json.loads(
-        work.run(
-            """
-            warnings.simplefilter("ignore")  # Python 3.12 warns of fork() in a program with threads
-            over = threading.Event()
-            counts = [0] * 3
-
-            def busy(n):
-                while not over.is_set() and counts[n] < 3000:  # what the ring buffer has room for
-                    event.emit(1000 + n, counts[n])
-                    counts[n] += 1
-                    time.sleep(0.0005)
-
-            def child(who):
-                threads = [threading.Thread(target=emit, args=(who * 10 + n,)) for n in range(3)]
-                for thread in threads:
-                    thread.start()
-                pid = os.fork()
-                if not pid:
-                    emit(who * 10 + 3)
-                    os._exit(0)
-                for thread in threads:
-                    thread.join()
-                os.waitpid(pid, 0)
-                os._exit(0)
-
-            def fork_some(base):
-                for who in range(base, base + 4):
-                    pid = os.fork()
-                    if not pid:
-                        child(who)
-                    os.waitpid(pid, 0)
-
-            busies = [threading.Thread(target=busy, args=(n,)) for n in range(3)]
-            forkers = [threading.Thread(target=fork_some, args=(base,)) for base in (0, 4)]
-            for thread in busies + forkers:
-                thread.start()
-            for thread in forkers:
-                thread.join()
-            over.set()
-            for thread in busies:
-                thread.join()
-            assert utracefs.flush(60) and utracefs.stats().lost == 0
-            print(counts)
-            """
-        )
-    )
-    want = {who * 10 + n: list(range(10)) for who in range(8) for n in range(4)}
-    want |= {1000 + n: list(range(count)) for n, count in enumerate(counts)}
-    assert work.numbers() == want
-    emitted, consumers = stats(work.tree.read_file("events/user_events/work/stats"))
-    assert emitted == consumers["ftrace"]["recorded"] == 320 + sum(counts)
-    wait_for(lambda: left_in_the_daemon(work) == before, what=lambda: (before, left_in_the_daemon(work)))
 
 
 def test_a_child_that_is_forked_and_emits_in_signal_handlers(work: Work) -> None:
@@ -197,29 +123,6 @@ def test_a_child_that_does_not_emit_makes_no_connection(work: Work) -> None:
     assert work.numbers() == {}
 
 
-def test_200_children_at_once(work: Work) -> None:
-    """The daemon gets their rings, and their records however early they end."""
-    work.run(
-        """
-        gate, go = os.pipe()
-        def work(who):
-            os.read(gate, 1)
-            emit(who)
-            os._exit(0 if utracefs.stats().emitted == 10 else 3)
-        threading.Timer(0.5, os.write, (go, b"x" * 200)).start()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the timer is a thread
-            ends = children(work, 200)
-        assert set(ends) == {0}
-        """
-    )
-    expected = {who: list(range(10)) for who in range(200)}
-    wait_for(
-        lambda: work.numbers() == expected,
-        what=lambda: {k: v for k, v in work.numbers().items() if v != expected[k]},
-    )
-
-
 def test_a_child_with_more_events_than_registrations_may_be_under_way(work: Work) -> None:
     work.tree.write_file("standing_events", b"user_events:many*\n")
     work.run(
@@ -234,14 +137,6 @@ def test_a_child_with_more_events_than_registrations_may_be_under_way(work: Work
         """
     )
     wait_for(lambda: work.tree.read_file("trace").count(b" many") == 30)
-
-
-def left_in_the_daemon(work: Work) -> tuple[list[str], int]:
-    """Its counts of connections, rings and descriptors; and the number of its descriptors by /proc."""
-    lines = work.tree.read_file("daemon_stats").decode().splitlines()
-    counted = ("connections", "data rings", "descriptors", "registrations")
-    fds = os.listdir(f"/proc/{work.daemon.pid}/fd")
-    return [line for line in lines if line.startswith(counted)], len(fds)
 
 
 # ---- no daemon, or one that does not answer
@@ -265,40 +160,6 @@ def test_a_child_whose_daemon_has_ended_continues(work: Work) -> None:
         """
     )
     assert work.numbers() == {}
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        "os.unlink(os.environ['UTRACEFS_DIR'] + '/user_events_data')",
-        "os.chroot('/var/empty')",
-        "os.setresuid(65534, 65534, 65534)",
-    ],
-)
-def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(work: Work, action: str) -> None:
-    """In its parent's ring, each record; the event stays on."""
-    if "unlink" not in action and os.geteuid() != 0:
-        pytest.skip("only root may")
-    work.run(
-        f"""
-        os.makedirs("/var/empty", exist_ok=True)
-        event.emit(7, 0)
-        pid = os.fork()
-        if not pid:
-            {action}
-            emit(1)
-            assert event and event.lost == 10, event.lost
-            grandchild = os.fork()
-            if not grandchild:
-                emit(2)
-                os._exit(0 if event.lost == 10 == utracefs.stats().lost else 1)
-            os._exit(os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]))
-        assert os.waitpid(pid, 0)[1] == 0
-        """
-    )
-    assert work.numbers() == {7: [0]}
-    emitted, consumers = stats(work.tree.read_file("events/user_events/work/stats"))
-    assert (emitted, consumers["ftrace"]["recorded"], consumers["ftrace"]["lost"]) == (21, 1, 20)
 
 
 @pytest.mark.parametrize("ring", ["0", "1"])

@@ -6,7 +6,6 @@ import errno
 import itertools
 import logging
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -43,25 +42,6 @@ def test_without_a_daemon_events_are_off_at_once(
     assert session.flush(1000)
     session.close()
     assert not session.stats().connected
-
-
-def test_an_event_comes_alive_when_a_daemon_appears(directory: Path, new_session: NewSession) -> None:
-    session = new_session()
-    one, two = session.events([ONE, TWO])
-    assert not one
-    daemon = FakeDaemon(directory)
-    daemon.enabled_from_start = {ONE}
-    daemon.start()
-    try:
-        wait_for(lambda: bool(one) and two.registered)
-        assert not two
-        daemon.enable(TWO)
-        assert two
-        daemon.set_status(ONE, 0)
-        assert not one
-    finally:
-        session.close()
-        daemon.stop()
 
 
 def test_a_daemon_that_does_not_answer_costs_a_quarter_of_a_second_in_all(
@@ -144,33 +124,6 @@ def test_a_refused_event_stays_off_and_says_why_once(
     daemon.drop(daemon.last)
     wait_for(lambda: bool(one))
     assert one.error is None
-
-
-def test_events_are_off_while_the_daemon_is_away_and_come_back_with_new_indexes(
-    daemon: FakeDaemon, session: Session
-) -> None:
-    daemon.enabled_from_start = {ONE, TWO}
-    one, two = session.events([ONE, TWO])
-    assert one
-    one.emit(1)
-    assert session.flush()
-    daemon.stop()
-    wait_for(lambda: not one and not two)
-    one.emit(2)
-    assert not session.stats().connected
-    # the next daemon does not want the first event
-    daemon.refuse[ONE] = (errno.EMFILE, "too many")
-    logging.getLogger("utracefs").disabled = True
-    try:
-        daemon.start()
-        wait_for(lambda: bool(two))
-    finally:
-        logging.getLogger("utracefs").disabled = False
-    assert two.index == 0
-    assert not one
-    two.emit(3, "")
-    assert session.flush()
-    assert numbers(daemon.last.payloads(TWO)) == [3]
 
 
 def test_the_daemons_last_words_are_logged(
@@ -381,24 +334,6 @@ def test_flush_waits_for_the_daemon_at_most_its_timeout(daemon: FakeDaemon, sess
     daemon.answering.set()
 
 
-def test_close_does_not_wait_for_ever(daemon: FakeDaemon, session: Session) -> None:
-    daemon.enabled_from_start = {ONE}
-    event = session.event(ONE)
-    event.emit(1)
-    assert session.flush()
-    daemon.reading.clear()
-    try:
-        for i in range(200_000):
-            event.emit(i)
-        session.close()
-        stats = session.stats()
-        assert stats.emitted == 200_001 == stats.sent + stats.lost
-        assert stats.pending == 0
-        assert event.lost == stats.lost
-    finally:
-        daemon.reading.set()
-
-
 # ---- threads and signals
 
 
@@ -441,28 +376,6 @@ def test_signal_handlers_emit_in_the_middle_of_everything(daemon: FakeDaemon, se
     assert numbers(daemon.last.payloads(ONE)) == list(range(number))
     # a handler may be interrupted by the next one
     assert sorted(numbers(daemon.last.payloads(TWO))) == list(range(next(counter)))
-
-
-def test_when_no_thread_can_be_started_events_are_off(tmp_path: Path, daemon: FakeDaemon) -> None:
-    """RLIMIT_NPROC does not hold for root: too little room for a stack does."""
-    daemon.enabled_from_start = {ONE}
-    program = """
-import resource, time, utracefs.producer.process_session
-used = int(open("/proc/self/statm").read().split()[0]) * 4096
-resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 10), resource.RLIM_INFINITY))
-event = utracefs.event("one u32 number")
-assert not event
-event.emit(1)
-assert not utracefs.stats().connected
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-other = utracefs.event("two u32 number")
-assert not other
-deadline = time.monotonic() + 60
-while not event: assert time.monotonic() < deadline
-assert utracefs.stats().connected
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0 and re.fullmatch(rb"(utracefs: events are off: no .*\n)*", done.stderr), done
 
 
 # ---- a program that the thread must not change

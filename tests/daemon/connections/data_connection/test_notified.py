@@ -109,34 +109,6 @@ def test_a_token_is_an_enabler_and_nothing_else(notified: Notified, table: Event
     assert table.shares.total(Resource.ENABLERS) == 0
 
 
-def test_a_change_is_said_and_acknowledged(notified: Notified, table: EventTable) -> None:
-    notified.token("test", 0)
-    notified.token("test", (1 << 63) - 1)
-    assert not notified.connection.waiting
-    probe = attach(table, b"test")
-    assert notified.connection.waiting
-    assert notified.hear() == [Notification("enablers_changed", [1, [[0, 1], [(1 << 63) - 1, 1]]])]
-    assert not notified.connection.waiting
-    assert notified.token("test", 7) == {"status_index": 1, "id": 20, "enabled": 1}
-    detach(table, b"test", probe)
-    assert notified.hear() == []
-    notified.written(1)
-    assert notified.connection.waiting
-    assert notified.hear() == [Notification("enablers_changed", [2, [[0, 0], [(1 << 63) - 1, 0], [7, 0]]])]
-    notified.written(2)
-    assert notified.hear() == []
-
-
-def test_its_port_learns_of_a_message(table: EventTable) -> None:
-    spoke: list[DataConnection] = []
-    notified = Notified(table, speak_up=spoke.append)
-    notified.token("test", 1)
-    notified.token("test", 2)
-    attach(table, b"test")
-    assert spoke == [notified.connection]
-    notified.connection.close(0)
-
-
 def test_what_is_not_taken_is_said_the_next_time(notified: Notified, table: EventTable) -> None:
     """A port stops taking messages when the peer has to read first."""
     notified.token("test", 1)
@@ -205,42 +177,6 @@ def test_an_answer_that_is_none(notified: Notified, table: EventTable, params: l
     notified.hear()
     notified.written(*params)
     assert notified.dead() in ("EPROTO", "EINVAL")
-
-
-def test_an_answer_before_its_request(notified: Notified, table: EventTable) -> None:
-    notified.token("test", 1)
-    attach(table, b"test")
-    notified.written(1)
-    assert notified.dead() == "EPROTO"
-
-
-def test_answered_twice(notified: Notified, table: EventTable) -> None:
-    notified.token("test", 1)
-    attach(table, b"test")
-    notified.hear()
-    notified.written(1)
-    assert not notified.connection.closing
-    notified.written(1)
-    assert notified.dead() == "EPROTO"
-
-
-def test_registrations_come_and_go_while_changes_are_on_the_way(
-    notified: Notified, table: EventTable
-) -> None:
-    notified.token("test", 1)
-    probe = attach(table, b"test")
-    notified.hear()
-    for _ in range(50):
-        detach(table, b"test", probe)
-        assert notified.token("test", 2)["enabled"] == 0
-        table.attach(table.events()[0], probe)
-        notified.call("DIAG_IOCSUNREG", {"disable_token": 2})
-    notified.written(1)
-    assert notified.hear() == [Notification("enablers_changed", [2, [[1, 1]]])]
-    notified.call("DIAG_IOCSUNREG", {"disable_token": 1})
-    notified.written(2)
-    assert notified.hear() == []
-    assert len(table.enablers) == 0
 
 
 def test_a_user_has_so_many(table: EventTable) -> None:
