@@ -1,4 +1,4 @@
-/* facts TREE [NAME] - facts that the kernel's own tests of user_events and the transcripts do not show: flags,
+/* facts TREE [NAME] - facts that neither the kernel's own tests of user_events nor transcripts show: flags,
  * odd commands, children, threads and descriptors. Each fact uses events of its own.
  */
 #define _GNU_SOURCE

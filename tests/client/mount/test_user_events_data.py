@@ -23,15 +23,12 @@ from tests.client.mount.kernel.fake_kernel import (
 )
 from tests.client.mount.test_file_system import fails
 from utracefs.mount import abi
-from utracefs.mount.abi import IoctlFlag, Opcode, OpenFlag
+from utracefs.mount.abi import Opcode, OpenFlag
 from utracefs.mount.user_events_data import MAX_RECORD, WRITE_S
 from utracefs.mount.user_reg import USER_REG, USER_UNREG
-from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.data import (
-    EnablersWritten,
     EventDeletion,
     EventRegistration,
-    EventUnregistration,
     NotifyEnablers,
     OpenFor,
     Write,
@@ -184,35 +181,6 @@ class TestFiles:
 
 
 class TestRegistering:
-    def test_checks_before_a_request_to_the_daemon(
-        self, kernel: Kernel, daemon: Daemon, program: Program
-    ) -> None:
-        fh = program.open()
-        program.fill(b"shop", 0, WORD, 0)
-        fails(errno.EFAULT, lambda: program.ioctl(fh, REG, 0x9000))
-        program.fill(b"shop", 32, WORD, 0)
-        fails(errno.EINVAL, lambda: program.ioctl(fh, REG))
-        program.space.write(STRUCT, USER_REG.pack(28, 0, 4, 0, WORD, 0x9000, 99))
-        fails(errno.EFAULT, lambda: program.ioctl(fh, REG))
-        fails(errno.EINVAL, lambda: program.register(fh, b"x" * 512))
-        fails(errno.ENOTTY, lambda: program.ioctl(fh, 0x1234))
-        fails(errno.ENOTTY, lambda: program.ioctl(fh, REG, STRUCT, IoctlFlag.COMPAT))
-        assert not daemon.of(EventRegistration) and not program.space.enablers
-        assert program.space.word(STRUCT + 24) == 99
-
-    def test_a_word_that_cannot_be_written(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
-        """ENOMEM; the file still refers to the event."""
-        fh = program.open()
-        program.space.read_only.add(WORD)
-        fails(errno.ENOMEM, lambda: program.register(fh, b"shop"))
-        fails(errno.ENOMEM, lambda: program.register(fh, b"shop", 0, 0x9000))
-        assert not program.space.enablers
-        file, space = kernel.data_channels
-        assert file.asked_for(EventRegistration) == [EventRegistration(b"shop")] * 2
-        tokens = [params.token for params in space.asked_for(EventRegistration)]
-        assert [params.token for params in space.asked_for(EventUnregistration)] == tokens
-        assert program.write(fh, record(0)) == 8
-
     def test_more_enablers_than_allowed(self, daemon: Daemon, program: Program) -> None:
         fh = program.open()
         daemon.enabler_error = errno.ENOMEM
@@ -245,18 +213,6 @@ class TestRegistering:
         file, space = kernel.data_channels
         assert file.asked_for(EventRegistration)[0].flags == 3
         assert space.asked_for(EventRegistration)[0].flags == 2
-
-    def test_a_descriptor_that_was_passed_on(self, kernel: Kernel, program: Program) -> None:
-        """The index is the file's, the enabler of who calls, and so are his rights."""
-        fh = program.open()
-        other = Program(kernel, 78, 1000)
-        assert program.register(fh, b"shop") == 0
-        assert other.register(fh, b"shop") == 0
-        assert kernel.data_channels[2].log[0] == OpenFor(78, 5000, 1000, 0)
-        assert program.space.enablers.keys() == other.space.enablers.keys()
-        fails(errno.EPERM, lambda: other.register(fh, b"kept", 1, flags=1))
-        fails(errno.EINVAL, lambda: other.register(fh, b"kept:x", 1, flags=1))
-        assert program.register(fh, b"kept", 1, flags=1) == 1
 
 
 class TestDeleting:
@@ -325,18 +281,6 @@ class TestWriting:
         assert "256 pages" in caplog.text and not daemon.of(Write)
         assert program.write(fh, record(0), offset=1024, flags=os.O_APPEND) == 8
         assert len(daemon.of(Write)) == 1
-
-
-class TestBits:
-    """The mount sets bits as the daemon reports, then acknowledges (test_enablers.py has more)."""
-
-    def test_a_change(self, kernel: Kernel, daemon: Daemon, program: Program) -> None:
-        program.register(program.open(), b"shop", 5)
-        space = kernel.data_channels[1]
-        [token] = [params.token for params in space.asked_for(EventRegistration)]
-        space.on_notification(Notification("enablers_changed", [1, [[token, 1]]]))
-        assert program.space.word(WORD) == 1 << 5
-        assert space.notified == [EnablersWritten(1)]
 
 
 class TestRestart:

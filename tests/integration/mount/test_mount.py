@@ -76,12 +76,6 @@ class TestFiles:
         os.close(os.open(tree / "trace", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
         assert records(tree) == []
 
-    def test_a_word_at_a_time_is_a_short_write(self, tree: Path) -> None:
-        write(tree / "dynamic_events", b"u:one\nu:two\n")
-        fd = os.open(tree / "set_event", os.O_WRONLY | os.O_TRUNC)
-        assert os.write(fd, b"one two") == 4
-        os.close(fd)
-
     def test_positions(self, tree: Path) -> None:
         write(tree / "tracing_on", b"0")
         with open(tree / "README", "rb", buffering=0) as file:
@@ -202,26 +196,6 @@ class TestRefusals:
 
 
 class TestInstances:
-    def test_made_and_removed(self, tree: Path) -> None:
-        os.mkdir(tree / "instances/one two")
-        assert os.listdir(tree / "instances") == ["one two"]
-        fails(errno.EEXIST, lambda: os.mkdir(tree / "instances/one two"))
-        assert (tree / "instances/one two/tracing_on").read_text() == "1\n"
-        write(tree / "instances/one two/trace_marker", b"there")
-        assert records(tree) == []
-        assert len(records(tree / "instances/one two")) == 1
-        os.rmdir(tree / "instances/one two")
-        assert os.listdir(tree / "instances") == []
-        fails(errno.ENOENT, lambda: os.rmdir(tree / "instances/one two"))
-        fails(errno.ENOENT, lambda: os.stat(tree / "instances/one two/trace"))
-
-    def test_busy_while_a_file_in_it_is_open(self, tree: Path) -> None:
-        os.mkdir(tree / "instances/one")
-        fd = os.open(tree / "instances/one/tracing_on", os.O_RDONLY)
-        fails(errno.EBUSY, lambda: os.rmdir(tree / "instances/one"))
-        os.close(fd)
-        os.rmdir(tree / "instances/one")
-
     def test_made_anew_it_is_new(self, tree: Path) -> None:
         for number in range(5):
             os.mkdir(tree / "instances/one")
@@ -292,12 +266,6 @@ class TestStreams:
             reader.wait()
             reader.stdout.close()
 
-    def test_one_opener(self, tree: Path) -> None:
-        for _ in range(20):
-            fd = os.open(tree / "trace_pipe", os.O_RDONLY)
-            fails(errno.EBUSY, lambda: os.open(tree / "per_cpu/cpu0/trace_pipe", os.O_RDONLY))
-            os.close(fd)
-
     def test_nonblocking_from_the_open_and_by_fcntl(self, tree: Path) -> None:
         fd = os.open(tree / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
         fails(errno.EAGAIN, lambda: os.read(fd, 100))
@@ -327,12 +295,6 @@ class TestStreams:
             finally:
                 os.close(fd)
         raise AssertionError("no cpu has it")
-
-    def test_the_end_when_tracing_is_off(self, tree: Path) -> None:
-        write(tree / "trace_marker", b"the last\n")
-        write(tree / "tracing_on", b"0")
-        done = run(["cat", str(tree / "trace_pipe")], tree)
-        assert done.stdout.endswith("the last\n") and done.returncode == 0
 
     def test_ioctl_and_mmap(self, tree: Path) -> None:
         fd = os.open(tree / "per_cpu/cpu0/trace_pipe_raw", os.O_RDONLY)
@@ -512,36 +474,6 @@ class TestTools:
     def test_output(self, shop: Path, command: str, says: str) -> None:
         done = run(command, shop)
         assert (done.stdout, done.stderr) == (says, "")
-
-    def test_copies(self, shop: Path, tmp_path: Path) -> None:
-        done = run(f"cp -r events {tmp_path}/copy; tar -cf - events | tar -tf - | sort", shop)
-        assert done.returncode == 0, done.stderr
-        # tracefs permits nobody to read those, not even root
-        assert all("inject" in line for line in done.stderr.splitlines()), done.stderr
-        assert "events/user_events/shop/format\n" in done.stdout
-        copied = (tmp_path / "copy/user_events/shop/format").read_text()
-        assert copied == (shop / "events/user_events/shop/format").read_text()
-
-    def test_tail_follows_trace_pipe(self, shop: Path) -> None:
-        tail = subprocess.Popen(["tail", "-f", str(shop / "trace_pipe")], stdout=subprocess.PIPE)
-        assert tail.stdout is not None
-        try:
-            write(shop / "trace_marker", b"first\n")
-            wait_for(lambda: not records(shop), "it was read")
-        finally:
-            tail.terminate()
-            tail.communicate()
-
-    def test_save_and_restore(self, shop: Path, tmp_path: Path) -> None:
-        command = f"""
-cat dynamic_events > {tmp_path}/saved
-echo 0 > events/enable
-echo > dynamic_events
-cat dynamic_events
-cat {tmp_path}/saved >> dynamic_events
-cat dynamic_events
-"""
-        assert run(command, shop).stdout == "u:shop u32 count\nu:other\n"
 
 
 def test_copies(tree: Path, tmp_path: Path) -> None:
