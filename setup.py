@@ -53,8 +53,6 @@ COLD = {
     "utracefs.producer.fallback._interpreter",
     "utracefs.mount.processes._memory",
     "utracefs.export.timelines._placing",
-    "utracefsd.consumers.ftrace.event._trigger_cells",
-    "utracefsd.consumers.ftrace.hist._entries",
     "utracefsd.consumers.ftrace.hist._hist",
     "utracefsd.events._enable_word",
     "utracefsd.intake._giving_back",

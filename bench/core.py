@@ -10,7 +10,7 @@ from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.counts._count import CountProbe, CountTable
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.event._trigger import Trigger
+from utracefsd.consumers.ftrace.event._trigger_cells import Trigger
 from utracefsd.consumers.ftrace.trigger._triggers import Stacktrace, TracingSwitch
 from utracefsd.events._tracepoint import Tracepoint
 

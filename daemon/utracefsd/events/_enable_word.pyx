@@ -8,46 +8,31 @@ Why not a Python `mmap` with an atomic function over its buffer: `mmap.mmap` kee
 descriptor as long as the mapping lives (always before Python 3.13), and one descriptor for each page of each
 client would use up the daemon's descriptor limit. Here only the mapping stays.
 
-The caller (enablers.py) has checked that the descriptor is a memfd sealed with F_SEAL_SHRINK and that the
-page begins below the end of the file. So touching the page raises no SIGBUS, whatever the client does.
+The caller (enablers.py) has checked that the descriptor is a memfd sealed with F_SEAL_SHRINK, that the page
+begins below the end of the file, and that the word is an aligned one. So touching the page raises no SIGBUS,
+whatever the client does.
 """
+
+import mmap as python_mmap
 
 cimport cython
 from libc.errno cimport errno
-from libc.stdint cimport uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t
 from libc.string cimport strerror
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
-cdef extern from *:
+cdef extern from * nogil:
     """
-    #include <stdint.h>
-    #include <sys/mman.h>
-    #include <unistd.h>
-
     /* The order does not matter to a reader of the bit, which is advisory. But programs may publish other
        data together with bits of their own: sequential consistency is safe for all of them, and it costs
        nothing here, where a change happens once per enable. */
-    static void utracefs_change_bit32(void *word, uint32_t mask, int value)
-    {
-        if (value) __atomic_fetch_or((uint32_t *)word, mask, __ATOMIC_SEQ_CST);
-        else __atomic_fetch_and((uint32_t *)word, ~mask, __ATOMIC_SEQ_CST);
-    }
-
-    static void utracefs_change_bit64(void *word, uint64_t mask, int value)
-    {
-        if (value) __atomic_fetch_or((uint64_t *)word, mask, __ATOMIC_SEQ_CST);
-        else __atomic_fetch_and((uint64_t *)word, ~mask, __ATOMIC_SEQ_CST);
-    }
+    #define UT_CHANGE_BITS(byte, bits, on) ((void)((on) \\
+        ? __atomic_fetch_or(byte, bits, __ATOMIC_SEQ_CST) \\
+        : __atomic_fetch_and(byte, (uint8_t)~(bits), __ATOMIC_SEQ_CST)))
     """
-    void utracefs_change_bit32(void *word, uint32_t mask, int value) nogil
-    void utracefs_change_bit64(void *word, uint64_t mask, int value) nogil
-    long sysconf(int name) nogil
-    int _SC_PAGESIZE
-    void *mmap(void *address, size_t length, int protection, int flags, int fd, long long offset) nogil
-    int munmap(void *address, size_t length) nogil
-    void *MAP_FAILED
-    int PROT_READ, PROT_WRITE, MAP_SHARED
+    void UT_CHANGE_BITS(uint8_t *byte, uint8_t bits, bint on)
 
-PAGE_SIZE = sysconf(_SC_PAGESIZE)  #: int
+PAGE_SIZE = python_mmap.PAGESIZE  #: int
 
 
 @cython.final
@@ -59,45 +44,25 @@ cdef class WordPage:
     one sealed against writing, ENOMEM when there are too many mappings.
     """
 
-    cdef void *_address
-    cdef size_t _size
+    cdef uint8_t *_address
 
     def __cinit__(self, int fd, long long page):
-        self._address = NULL
-        self._size = PAGE_SIZE
-        if page < 0:
-            raise ValueError("page is negative")
-        cdef long long at = page * <long long>self._size
-        cdef void *address = mmap(NULL, self._size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at)
+        cdef size_t size = PAGE_SIZE
+        cdef void *address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, page * <long long>size)
         if address == MAP_FAILED:
             raise OSError(errno, strerror(errno).decode("ascii", "replace"))
-        self._address = address
+        self._address = <uint8_t *>address
 
-    def change_bit(self, size_t offset, int size, int bit, bint value) -> None:
-        """Set or clear one bit of the word of `size` bytes (4 or 8) at byte `offset` of this page.
-
-        `bit` 0 is the lowest. Atomic; the word's other bits are unchanged. ValueError for a word that is not
-        naturally aligned or not inside the page, a bit outside the word, or a page that was closed.
-        """
-        if self._address == NULL:
-            raise ValueError("the page is closed")
-        if size not in (4, 8) or offset % size or offset + size > self._size:
-            raise ValueError("no aligned word of 4 or 8 bytes there")
-        if not 0 <= bit < size * 8:
-            raise ValueError("no such bit in the word")
-        cdef void *word = <void *>(<uintptr_t>self._address + offset)
-        if size == 4:
-            utracefs_change_bit32(word, <uint32_t>1 << bit, value)
-        else:
-            utracefs_change_bit64(word, <uint64_t>1 << bit, value)
+    def change_bit(self, size_t offset, int bit, bint value) -> None:
+        """Set or clear one bit of the little-endian word at byte `offset` of this page; 0 is the lowest.
+        Atomic: only the byte that has the bit is changed, and no other bit of it."""
+        UT_CHANGE_BITS(self._address + offset + bit // 8, <uint8_t>(1 << bit % 8), value)
 
     def close(self) -> None:
         """Unmap. May be called twice."""
         if self._address != NULL:
-            munmap(self._address, self._size)
+            munmap(self._address, PAGE_SIZE)
             self._address = NULL
 
     def __dealloc__(self):
-        if self._address != NULL:
-            munmap(self._address, self._size)
-            self._address = NULL
+        self.close()

@@ -99,7 +99,7 @@ class Enabler:
     def write(self, value: bool) -> None:
         """Set or clear the bit; the rest of the word is unchanged."""
         place = self.place
-        self._page.words.change_bit(place.offset % PAGE_SIZE, place.size, place.bit, value)
+        self._page.words.change_bit(place.offset % PAGE_SIZE, place.bit, value)
 
 
 class EnablerTable:

@@ -48,8 +48,6 @@ class StatusFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], pages: int = 1) -> None:
-        if pages < 1:
-            raise ValueError("a status file has at least one page")
         self.path = os.fspath(path)
         self.size = pages * PAGE_SIZE
         self._fd = _create_file(self.path)

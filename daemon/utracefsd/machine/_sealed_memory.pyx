@@ -57,8 +57,6 @@ cdef class SealedMemory:
 
     def __init__(self, str name not None, size_t size, size_t first=0):
         cdef void *map
-        if self.map != NULL:
-            raise RuntimeError("made already")
         fd = disk.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             disk.ftruncate(fd, size)

@@ -54,8 +54,6 @@ cdef class StreamRing:
     def __init__(self, int fd, bint gap=False, dict comms: dict[int, str] | None = None):
         cdef size_t map_size = os.fstat(fd).st_size
         cdef ss_header *header
-        if self.header != NULL:
-            raise RuntimeError("made already")
         if map_size < SS_DATA_OFFSET + <size_t>MIN_STREAM_RING:
             raise ValueError(f"{map_size} bytes are no stream ring")
         header = <ss_header *>mmap(NULL, map_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)

@@ -235,12 +235,6 @@ def test_reasons_of_refusals_are_clean_and_bounded() -> None:
     assert event.stats_text().endswith(b"\nrefused: 3 other reasons\n")
 
 
-@pytest.mark.parametrize("event_id", [0, -1, 65536])
-def test_ids_are_16_bits(event_id: int) -> None:
-    with pytest.raises(ValueError, match="id"):
-        tracepoint(event_id=event_id)
-
-
 @given(
     command=st.sampled_from(
         [

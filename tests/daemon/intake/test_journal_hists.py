@@ -30,8 +30,7 @@ from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
-from utracefsd.consumers.ftrace.hist._entries import Entries
-from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Link
+from utracefsd.consumers.ftrace.hist._hist import Entries, Hist, HistTable, Link
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.hist.variables import Context, Reference

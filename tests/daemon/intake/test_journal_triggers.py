@@ -30,8 +30,7 @@ from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.event._trigger import Trigger
-from utracefsd.consumers.ftrace.event._trigger_cells import Cells
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells, Trigger
 from utracefsd.consumers.ftrace.trigger._triggers import (
     EventSwitch,
     SnapshotTrigger,

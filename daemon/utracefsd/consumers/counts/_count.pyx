@@ -44,9 +44,7 @@ cdef class CountTable:
     cdef uint64_t moves     # incremented when rows move
     cdef uint32_t swept     # place where the next sweep begins
 
-    def __cinit__(self, max_rows: int = 1 << 16):
-        if not 0 < max_rows <= 1 << 20:
-            raise ValueError(f"max_rows {max_rows}: between 1 and {1 << 20}")
+    def __cinit__(self, uint32_t max_rows = 1 << 16):
         self.max_rows = max_rows
         if not self.make(FIRST_SIZE):
             raise MemoryError
@@ -147,9 +145,7 @@ cdef class CountProbe(Probe):
     cdef Row *last          # of the process of the last record; valid while `moves` is unchanged
     cdef uint64_t moves
 
-    def __init__(self, str consumer not None, CountTable table not None, id: int):
-        if not 0 < id < 1 << 16:
-            raise ValueError(f"event id {id}")
+    def __init__(self, str consumer not None, CountTable table not None, uint16_t id):
         Probe.__init__(self, consumer, StatusBit.OTHER)
         self.table = table
         self.id = id

@@ -5,7 +5,7 @@ from libc.errno cimport EFAULT
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from utracefs_protocol.limits import MAX_PERF_DATA_PAGES, MAX_PERF_ENTRY as _MAX_PERF_ENTRY
+from utracefs_protocol.limits import MAX_PERF_ENTRY as _MAX_PERF_ENTRY
 from utracefs_protocol.pages.status_page import StatusBit
 
 from utracefs_protocol.filter._program cimport Filter
@@ -35,7 +35,6 @@ cdef enum:
     SAMPLE_STREAM_ID = 0x200
     SAMPLE_RAW = 0x400
     SAMPLE_IDENTIFIER = 0x10000
-    SAMPLE_KNOWN = 0x107c7
     SAMPLE_TRAILER = 0x102c6  # TID, TIME, ID, CPU, STREAM_ID, IDENTIFIER
     # struct perf_event_mmap_page
     PAGE_SIZE_AT = 72
@@ -95,28 +94,10 @@ cdef class PerfSink:
         self, id: int, *, sample_period: int = 1, sample_freq: int = 0, sample_type: int = 0x10587,
         pid: int = -1, cpu: int = -1, data_pages: int = 0, bint enabled=True, bint sample_id_all=True
     ):
-        """Make the ring, if data_pages is not 0.
+        """Make the ring, if data_pages is not 0. The values are checked where they came in (PerfAttr).
 
-        ValueError: id 0, data_pages not 0 or a power of two up to MAX_PERF_DATA_PAGES, both period > 1 and
-        freq given, unknown sample_type bits, or a number out of range. OSError: no memory for the ring.
+        OSError: no memory for the ring.
         """
-        if self.map != NULL:
-            raise RuntimeError("made already")
-        if not 0 < id < 1 << 64:
-            raise ValueError(f"id {id}: it must be a nonzero 64-bit number")
-        if sample_period < 0 or sample_freq < 0 or sample_period >= 1 << 63 or sample_freq >= 1 << 32:
-            raise ValueError(f"sample_period {sample_period}, sample_freq {sample_freq}: out of range")
-        if sample_freq and sample_period > 1:
-            raise ValueError("sample_period or sample_freq, not both")
-        if sample_type & ~<uint64_t>SAMPLE_KNOWN:
-            unknown = sample_type & ~SAMPLE_KNOWN
-            raise ValueError(f"sample_type {sample_type:#x}: bits {unknown:#x} are not supported")
-        if pid < -1 or cpu < -1:
-            raise ValueError(f"pid {pid}, cpu {cpu}: -1 means all")
-        if data_pages and (not 0 < data_pages <= MAX_PERF_DATA_PAGES or data_pages & (data_pages - 1)):
-            raise ValueError(
-                f"data_pages {data_pages}: a power of two up to {MAX_PERF_DATA_PAGES}, or 0 for no ring"
-            )
         self.id = id
         self.sample_freq = sample_freq
         self.sample_type = sample_type

@@ -200,8 +200,6 @@ class PerfEvents:
                 data_pages=wanted.data_pages,
                 enabled=not wanted.disabled,
             )
-        except ValueError as error:  # the sink's limits; the text says which
-            raise TraceError(errno.EINVAL, str(error)) from error
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no perf ring: {error.strerror}") from error
         self._last_id += 1

@@ -36,7 +36,6 @@ from utracefsd.machine._writer_names cimport WriterNames
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED, Probe
 from utracefsd.machine._sealed_memory cimport SealedMemory
 
-from utracefs_protocol.limits import MAX_STREAM_RING, MIN_STREAM_RING
 from utracefs_protocol.pages.status_page import StatusBit
 
 cdef enum:
@@ -63,7 +62,7 @@ cdef class StreamSink:
     something new and the watermark is reached, end of file with the sink. A pipe, because its two ends have
     separate flags: the reader of an eventfd could make our write to it block.
 
-    ValueError: size, watermark. OSError: no memory, no descriptors.
+    Both are checked where they came in (StreamAttr). OSError: no memory, no descriptors.
     """
 
     cdef SealedMemory memory
@@ -90,13 +89,6 @@ cdef class StreamSink:
         memset(self.sent_names, 0, sizeof(self.sent_names))
 
     def __init__(self, uint64_t size, *, uint64_t watermark=1, WriterNames names=None):
-        if not MIN_STREAM_RING <= size <= MAX_STREAM_RING or size & (size - 1):
-            least, most = MIN_STREAM_RING, MAX_STREAM_RING
-            raise ValueError(f"a ring of {size} bytes: a power of two, {least} to {most}")
-        if not 0 < watermark <= size:
-            raise ValueError(f"watermark {watermark} of a ring of {size} bytes")
-        if self.header != NULL:
-            raise RuntimeError("made already")
         self.memory = SealedMemory("utracefs-stream", SS_DATA_OFFSET + size, SS_DATA_OFFSET)
         self.memory.hurry()
         self.bell_fd, self.bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

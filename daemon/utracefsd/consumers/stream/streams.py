@@ -323,8 +323,6 @@ class Streams:
             )
         try:
             sink = StreamSink(attr.size, watermark=attr.watermark, names=self._names)
-        except ValueError as error:
-            raise TraceError(errno.EINVAL, str(error)) from error
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no stream ring: {error.strerror}") from error
         stream: OpenStream

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,11 +95,3 @@ def test_an_invalid_record_counts_where_it_is_emitted() -> None:
     assert write(event, b"\xff\xff\xff\xff") == 0
     assert numbers(probe) == (1, 0, 0)
     assert [row[2:] for row in table.read()] == [(1, 4, 0)]
-
-
-def test_values_out_of_range() -> None:
-    for rows in (0, (1 << 20) + 1):
-        with pytest.raises(ValueError, match="max_rows"):
-            CountTable(rows)
-    with pytest.raises(ValueError, match="event id 65536"):
-        CountProbe("counts:1", CountTable(), 1 << 16)

@@ -7,8 +7,7 @@ from typing import Any
 from utracefs_protocol.events.declaration import Declaration, parse
 from utracefs_protocol.hist.errors import Log
 from utracefs_protocol.hist.parse import parse_parts
-from utracefsd.consumers.ftrace.hist._entries import Entries
-from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
+from utracefsd.consumers.ftrace.hist._hist import Entries, Hist, HistTable
 from utracefsd.consumers.ftrace.hist.definition import Definition, define
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.hist.text import hist_pieces

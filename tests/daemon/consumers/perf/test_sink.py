@@ -243,29 +243,6 @@ def test_pid_cpu_and_enabled() -> None:
     assert event.stats_text() == b"emitted: 6\nbytes: 24\nperf:3: recorded 3 filtered 3 lost 0\n"
 
 
-@pytest.mark.parametrize(
-    "attr",
-    [
-        {"id": 0},
-        {"id": 1 << 64},
-        {"data_pages": 3},
-        {"data_pages": -1},
-        {"data_pages": 1 << 15},
-        {"sample_period": -1},
-        {"sample_period": 5, "sample_freq": 5},
-        {"sample_freq": 1 << 32},
-        {"sample_type": 8},
-        {"sample_type": 1 << 40},
-        {"sample_type": -1},
-        {"pid": -2},
-        {"cpu": -2},
-    ],
-)
-def test_perf_attributes_that_are_refused(attr: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):
-        PerfSink(**{"id": 1, **attr})
-
-
 def test_the_ring_cannot_be_pulled_away(ring: Ring) -> None:
     fd = os.open(f"/proc/self/fd/{ring.sink.fd}", os.O_RDWR)
     try:

@@ -18,7 +18,7 @@ from tests.daemon.consumers.stream.plain_reader import Comm, Format, Lost, Plain
 from tests.daemon.record_path import numbers, tracepoint, write
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
-from utracefs_protocol.limits import MAX_PAYLOAD, MAX_STREAM_RING, MIN_STREAM_RING
+from utracefs_protocol.limits import MAX_PAYLOAD, MIN_STREAM_RING
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.machine._writer_names import WriterNames
@@ -308,15 +308,6 @@ def test_a_format_that_cannot_be_made_loses_its_records() -> None:
     assert reader.take()[:2] == [Format(1000, b"x"), Lost(1000, 1)]
     reader.close()
     sink.close()
-
-
-@pytest.mark.parametrize("size", [SIZE // 2, 3 * SIZE, MAX_STREAM_RING * 2])
-def test_sizes(size: int) -> None:
-    with pytest.raises(ValueError, match="power of two"):
-        StreamSink(size)
-    for watermark in (0, SIZE + 1):
-        with pytest.raises(ValueError, match="watermark"):
-            StreamSink(SIZE, watermark=watermark)
 
 
 def test_after_the_end_everything_is_lost(ring: Ring) -> None:

@@ -33,7 +33,6 @@ cdef extern from "ring_mapping.h" nogil:
     enum:
         RB_MAX_SUBBUFS
         RB_PAGE_HEADER
-    bint rb_valid_subbuf(uint32_t)
     size_t rb_map_size(uint32_t, uint32_t)
     int rb_create(rb_cpu *, int fd, uint32_t n, uint32_t size, uint32_t cpu, uint32_t nr_cpus, bint overwrite)
     int rb_adopt(rb_cpu *, int fd, const char **why)
@@ -158,17 +157,11 @@ cdef class RingBuffer:
     def __init__(self, int nr_cpus, size_kb: int, *, int subbuf_size=4096, folder: str | None = None):
         """Make an empty buffer of `size_kb` KiB per cpu; existing cpuN files in `folder` are replaced.
 
-        ValueError for nr_cpus < 1, size_kb < 1, or a subbuf_size other than 4096 << 0..7; MemoryError;
-        OSError from `folder`. ENOSPC, EDQUOT, EFBIG: no space for the files and a MiB that stays free.
+        subbuf_size: 4096 << 0..7. ValueError for size_kb < 1; MemoryError; OSError from `folder`. ENOSPC,
+        EDQUOT, EFBIG: no space for the files and a MiB that stays free.
         """
         cdef uint32_t n
         cdef int cpu
-        if self.cpus != NULL:
-            raise RuntimeError("made already")
-        if nr_cpus < 1:
-            raise ValueError(f"{nr_cpus} cpus: at least 1 is needed")
-        if subbuf_size < 0 or not rb_valid_subbuf(subbuf_size):
-            raise ValueError(f"sub-buffer size of {subbuf_size} bytes: 4096, 8192, ... 524288 are possible")
         n = subbufs(size_kb, subbuf_size)
         self.allocate(nr_cpus, subbuf_size, None if folder is None else os.fspath(folder))
         try:

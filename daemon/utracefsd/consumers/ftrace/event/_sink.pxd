@@ -4,8 +4,7 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from utracefs_protocol.filter._program cimport Filter
 from utracefs_protocol.pages.record cimport Record
 from utracefsd.consumers.ftrace.buffer._ring_buffer cimport PageReader, RingBuffer, rb_cpu, rb_place
-from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells
-from utracefsd.consumers.ftrace.event._trigger cimport Stage, Trigger
+from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells, Stage, Trigger
 from utracefsd.events._tracepoint cimport Probe
 
 @cython.final

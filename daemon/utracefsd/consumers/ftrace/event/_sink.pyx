@@ -29,8 +29,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer cimport (
 )
 from utracefs_protocol.filter._program cimport Filter
 from utracefs_protocol.pages.record cimport common_word, set_record
-from utracefsd.consumers.ftrace.event._trigger_cells cimport tc_begin
-from utracefsd.consumers.ftrace.event._trigger cimport BEFORE, LAST, STORED
+from utracefsd.consumers.ftrace.event._trigger_cells cimport BEFORE, LAST, STORED, tc_begin
 from utracefsd.events._tracepoint cimport FILTERED, LOST, RECORDED
 from utracefsd.machine._machine cimport clock_ns
 
@@ -131,8 +130,6 @@ cdef class FtraceSink:
 
     def set_cpumask(self, mask: int | None) -> None:
         """mask: Bit per cpu that may record; None: all."""
-        if mask is not None and mask < 0:
-            raise ValueError(f"cpumask {mask}")
         self._cpumask = mask
         self._cpumask_low = <uint64_t>-1 if mask is None else mask & 0xffffffffffffffff
 
@@ -251,12 +248,10 @@ cdef class FtraceSink:
         """Store a marker or other internal record: ts_ns in CLOCK_MONOTONIC, body without the common header.
 
         0 stored; 1 refused: tracing off, cpu masked, or full with overwrite off; 2 too large for a
-        sub-buffer. ValueError: id outside 1..65535, cpu negative.
+        sub-buffer.
         """
         cdef rb_place place
         cdef int code
-        if not 0 < id < 65536 or cpu < 0:
-            raise ValueError(f"id {id}, cpu {cpu}")
         if not self.records or not self.cpu_is_on(cpu):
             return 1
         code = self.reserve(self.ring_of(cpu), ts_ns, PyBytes_GET_SIZE(body), &place)
@@ -429,11 +424,8 @@ cdef class FtraceProbe(Probe):
         return RECORDED if filter.matches(r) else FILTERED
 
     def inject(self, uint64_t ts_ns, int cpu, int pid, int id, bytes payload not None) -> bool:
-        """Take a record that no producer wrote. It is not counted; True: it is recorded. ValueError: cpu
-        negative, or the id is impossible."""
+        """Take a record that no producer wrote. It is not counted; True: it is recorded."""
         cdef Record r
-        if cpu < 0 or not 0 < id < 65536:
-            raise ValueError(f"cpu {cpu}, id {id}")
         set_record(&r, ts_ns, cpu, pid, pid, id, payload)
         return self.take(&r) == RECORDED
 

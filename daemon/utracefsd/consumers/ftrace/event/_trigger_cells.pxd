@@ -1,6 +1,10 @@
-"""Cells of triggers; include/trigger_cells.h describes them."""
+"""Triggers on the record path: FtraceProbe.take fires them, a kind of trigger is a subclass; and their cells,
+which include/trigger_cells.h describes."""
 
 from libc.stdint cimport uint32_t, uint64_t
+
+from utracefs_protocol.filter._program cimport Filter
+from utracefs_protocol.pages.record cimport Record
 
 cdef extern from "trigger_cells.h" nogil:
     const uint64_t TC_MAGIC
@@ -58,3 +62,24 @@ cdef class Cells:
     cdef tc_cell *one(self, uint32_t index) except NULL
     cdef object fired_at(self, uint64_t ring, uint64_t at, uint64_t dev, uint64_t ino)
     cdef void end_judging(self) noexcept
+
+cdef enum Stage:
+    # When a trigger that needs the record fires (`Trigger.fire`).
+    BEFORE      # may prevent that the record is stored: switches
+    STORED      # after the record was stored, if it is
+    LAST        # EVENT_CMD_FL_POST_TRIGGER
+
+cdef class Trigger:
+    cdef readonly Stage stage
+    cdef readonly bint needs_record     # EVENT_CMD_FL_NEEDS_REC
+    cdef readonly Filter filter  #: Filter | None
+    cdef bint turns_on                  # it is a traceon
+    cdef public bint paused
+    cdef readonly Cells cells
+    cdef readonly uint32_t cell
+    cdef readonly uint64_t key
+
+    cdef bint wants(self, Record *r) noexcept
+    cdef void fire(self, Record *r) noexcept
+    cdef bint is_done(self) noexcept
+    cdef inline uint64_t counted(self) noexcept

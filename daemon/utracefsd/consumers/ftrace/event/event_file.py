@@ -33,7 +33,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.filter.parse import MAX_CPUS, is_no_filter
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.event._trigger import UNLIMITED, Trigger
+from utracefsd.consumers.ftrace.event._trigger_cells import UNLIMITED, Trigger
 from utracefsd.consumers.ftrace.event.inject import parse_entry
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable

@@ -12,12 +12,10 @@ variables      which trigger has which variable, and which triggers read it
 and the compiled part then runs it for every record:
 
 _hist          Hist: evaluates keys and values and counts; HistTable: the counts, in memory that outlives a
-               daemon; include/hist_table.h has its layout and argues why a kill loses and doubles nothing
-
-_entries       Entries: a sorted copy of a table's entries
+               daemon; include/hist_table.h has its layout and argues why a kill loses and doubles nothing;
+               Entries: a sorted copy of a table's entries
 
 tables         all tables of a daemon: their files, limits and names
 program        a Definition as _hist runs it
 text           the `hist` file
-syscalls       names for the modifier .syscall
 """

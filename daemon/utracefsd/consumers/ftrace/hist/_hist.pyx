@@ -9,12 +9,11 @@ import contextlib
 import os
 import secrets
 
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint16_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from utracefs_protocol.events._line cimport load_signed, load_unsigned
-from utracefs_protocol.events.declaration import NUMBER_SIZES
 from utracefs_protocol.pages.record cimport COMM_SIZE, common_word, set_record
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.events._tracepoint cimport defer
@@ -46,9 +45,6 @@ cdef enum:
     MAX_STACK = 8
     DIV_SHIFT = 20
 
-# Number of operands of a step, by its op.
-_TAKES = {LOG2: 1, BUCKET: 1, DIV_CONST: 1, NEGATE: 1, ADD: 2, SUB: 2, MULT: 2, DIV: 2}
-
 
 def warn_of_memory(folder: object, error: OSError) -> None:
     """A table is in memory of this process, because there is no space for its file."""
@@ -63,9 +59,6 @@ cdef class HistTable:
     has_memory: All of it is allocated: since the first record that was counted.
     check_room: Called before that; raises TraceError to refuse. A record without memory is dropped.
     """
-
-    def __init__(self):
-        raise TypeError("use HistTable.create or HistTable.adopt")
 
     @staticmethod
     def bytes_of(uint32_t bits, uint32_t key_size, uint32_t nr_words) -> int:
@@ -228,8 +221,6 @@ cdef class Link:
     """A variable of another histogram. once: reading it unsets it."""
 
     def __init__(self, Hist hist not None, int slot, bint once):
-        if not 0 <= slot < hist.nr_slots:
-            raise ValueError(f"no variable {slot}")
         self.hist = hist
         self.slot = slot
         self.once = once
@@ -270,8 +261,6 @@ cdef class Hist:
             steps += value
         for variable in program.variables:
             steps += variable.steps
-        if table.c.header.key_size != program.key_size or table.c.header.nr_words != program.nr_words:
-            raise ValueError("the table has another shape")
         self.table = table
         self.names = names
         self.clock_is_ns = True
@@ -285,36 +274,23 @@ cdef class Hist:
         self.resolved = <Resolved *>PyMem_Calloc(max(1, program.references), sizeof(Resolved))
         if not (self.steps and self.keys and self.value_ends and self.slots and self.resolved):
             raise MemoryError
-        # Every step is checked here, so that `add` needs no checks per record.
         for step in steps:
-            if not 0 <= step.op <= NEGATE or (step.op == REF and step.value >= program.references):
-                raise ValueError(f"no step {step.op}")
-            if step.op == FIELD and step.size not in NUMBER_SIZES:
-                raise ValueError(f"a field of {step.size} bytes")
-            if step.op in (BUCKET, DIV_CONST) and not step.value:
-                raise ValueError("a division by 0")
             self.steps[n] = Step(step.op, step.signed, step.size, step.offset, step.value)
             n += 1
-        # A key outside the table's would overwrite `self.key`.
         n = 0
         for key in program.keys:
-            if key.offset + key.size > program.key_size or not key.size or key.size % 8:
-                raise ValueError("a key that is not in the table's")
-            check_depth(key.steps, key.kind == NUMBER)
             self.keys[i] = Key(key.kind, key.offset, key.size, key.at, key.length, n, n + len(key.steps))
             n += len(key.steps)
             i += 1
         # Steps of values follow those of keys, and those of variables follow them, in one array.
         i = 0
         for value in program.values:
-            check_depth(value, True)
             n += len(value)
             self.value_ends[i] = n
             i += 1
         self.mask_word = program.mask_word
         self.links = self.actions = ()
         for i, variable in enumerate(program.variables):
-            check_depth(variable.steps, variable.key is None and variable.when != TRACKED)
             slot = &self.slots[i]  # its number is its bit in the mask word
             slot.when = variable.when
             slot.first = n
@@ -324,8 +300,6 @@ cdef class Hist:
             slot.string_word = program.string_word_of(i)
             if variable.key is not None:
                 key = variable.key
-                if key.kind == COMM and names is None:
-                    raise ValueError("a name of a thread, without names")
                 slot.key = Key(key.kind, 0, key.size, key.at, key.length, 0, 0)
         self.nr_slots = len(program.variables)
 
@@ -348,7 +322,7 @@ cdef class Hist:
         PyMem_Free(self.value_ends)
 
     cdef uint64_t evaluate(self, int first, int end, const Record *r, uint64_t ts) noexcept:
-        """The result of the steps. `check_depth` has checked them: the stack never underflows."""
+        """The result of the steps."""
         cdef uint64_t stack[MAX_STACK]
         cdef uint64_t top = 0
         cdef int depth = 0, i
@@ -623,20 +597,6 @@ cdef class Hist:
         return counted
 
 
-def check_depth(steps: Iterable[Step], bint wanted) -> None:
-    """ValueError: the stack underflows or overflows, or the result count is wrong (1 if `wanted`, else 0)."""
-    depth = 0
-    for step in steps:
-        depth -= _TAKES.get(step.op, 0)
-        if depth < 0:
-            raise ValueError("a step without operands")
-        depth += 1
-        if depth > MAX_STACK:
-            raise ValueError(f"an expression needs more than {MAX_STACK} numbers at a time")
-    if depth != wanted:
-        raise ValueError(f"an expression leaves {depth} numbers")
-
-
 cdef inline uint64_t load_field(const Record *r, const Step *step) noexcept:
     cdef const uint8_t *p
     if step.offset + step.size > r.size:
@@ -671,3 +631,163 @@ cdef void copy_dynamic(const Record *r, const Key *key, uint8_t *to) noexcept:
         start += key.at + 8 + 4
     if start + (word >> 16) <= <uint64_t>r.size + 8:
         copy_string(r, start, word >> 16, to, key.size)
+
+
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    static int entries_compare(const void *a, const void *b, void *by);
+    static void entries_sort(void *items, size_t n, size_t size, void *by)
+    {
+        qsort_r(items, n, size, entries_compare, by);
+    }
+    """
+    void entries_sort(void *items, size_t n, size_t size, void *by) noexcept
+
+cdef enum:
+    MAX_SORT_KEYS = 2
+
+cdef struct Item:
+    uint64_t first          # the first sort key as a number with the same order; 0: it is a string
+    uint32_t index
+
+cdef struct SortBy:
+    uint32_t at             # offset in the entry
+    uint32_t size           # 1 to 8 bytes; of a string all its bytes
+    bint is_string
+    bint signed
+    bint descending
+
+cdef struct Sorting:
+    const unsigned char *memory
+    size_t entry_bytes
+    int count
+    SortBy by[MAX_SORT_KEYS]
+
+
+cdef class Entries:
+    """A copy of the present entries of `table`, sorted for display. hits, drops: as of the table.
+
+    A full table has 131,072 entries. They are copied and sorted at once, in C; they become Python objects a
+    few at a time, as the file is read."""
+
+    cdef unsigned char *memory      # words and key of each
+    cdef Item *items                # in the sorted order
+    cdef uint64_t count
+    cdef readonly uint64_t hits
+    cdef readonly uint64_t drops
+    cdef size_t entry_bytes
+    cdef uint32_t nr_words
+    cdef uint32_t key_size
+
+    def __cinit__(self, HistTable table not None):
+        cdef uint64_t n
+        self.nr_words = table.c.header.nr_words
+        self.key_size = table.c.header.key_size
+        self.entry_bytes = table.c.element_bytes
+        self.count = table.c.header.entries
+        self.hits = table.c.header.hits
+        self.drops = table.c.header.drops
+        self.memory = <unsigned char *>PyMem_Malloc((self.count + 1) * self.entry_bytes)
+        self.items = <Item *>PyMem_Malloc((self.count + 1) * sizeof(Item))
+        if self.memory == NULL or self.items == NULL:
+            raise MemoryError("no memory for a copy of a histogram")
+        if self.count:
+            memcpy(self.memory, ht_words(&table.c, 1), self.count * self.entry_bytes)
+        for n in range(self.count):
+            self.items[n].index = <uint32_t>n
+
+    def __dealloc__(self):
+        PyMem_Free(self.memory)
+        PyMem_Free(self.items)
+
+    def __len__(self):
+        return self.count
+
+    def stats(self) -> list[tuple[int, int]]:
+        """(the maximum, the sum modulo 2^64) of each word; empty without entries."""
+        cdef uint64_t most, total, n
+        cdef uint32_t word
+        cdef const uint64_t *words
+        found = []
+        for word in range(self.nr_words if self.count else 0):
+            most = total = 0
+            for n in range(self.count):
+                words = <const uint64_t *>(self.memory + n * self.entry_bytes)
+                most = max(most, words[word])
+                total += words[word]
+            found.append((most, total))
+        return found
+
+    def sort(self, by: Iterable[tuple[bool, bool, int, int, bool, bool]]) -> None:
+        """Sort by one or two keys (is a string, in the key or else in the words, offset there, bytes, signed,
+        descending), the first one decides; equal entries keep the order of the table."""
+        cdef Sorting sorting
+        cdef SortBy *one
+        cdef uint64_t n
+        sorting.memory = self.memory
+        sorting.entry_bytes = self.entry_bytes
+        sorting.count = 0
+        for is_string, in_key, offset, size, signed, descending in by:
+            one = &sorting.by[sorting.count]
+            one.at = offset + (self.nr_words * 8 if in_key else 0)
+            one.size = size
+            one.is_string, one.signed, one.descending = is_string, signed, descending
+            sorting.count += 1
+        if not sorting.count:
+            return
+        for n in range(self.count):
+            one = &sorting.by[0]
+            self.items[n].index = <uint32_t>n
+            self.items[n].first = 0 if one.is_string else number_of(self.memory + n * self.entry_bytes, one)
+        entries_sort(self.items, self.count, sizeof(Item), &sorting)
+
+    def piece(self, Py_ssize_t start=0, stop: int | None = None) -> list[tuple[bytes, tuple[int, ...]]]:
+        """(key, words) of the entries from `start` to before `stop`, in their order."""
+        cdef Py_ssize_t i, end = self.count if stop is None else min(stop, <Py_ssize_t>self.count)
+        cdef uint32_t word
+        cdef const unsigned char *entry
+        found = []
+        for i in range(start, end):
+            entry = self.memory + self.items[i].index * self.entry_bytes
+            key = (<const char *>entry + self.nr_words * 8)[: self.key_size]
+            found.append((key, tuple([(<const uint64_t *>entry)[word] for word in range(self.nr_words)])))
+        return found
+
+
+cdef inline uint64_t number_of(const unsigned char *entry, const SortBy *by) noexcept nogil:
+    """A number whose unsigned order is the order of the entries."""
+    cdef uint64_t value
+    if by.signed:
+        value = <uint64_t>load_signed(entry + by.at, by.size) ^ (<uint64_t>1 << 63)
+    else:
+        value = load_unsigned(entry + by.at, by.size)
+    return ~value if by.descending else value
+
+
+cdef int entries_compare "entries_compare" (const void *a, const void *b, void *how) noexcept nogil:
+    cdef const Item *left = <const Item *>a
+    cdef const Item *right = <const Item *>b
+    cdef const Sorting *sorting = <const Sorting *>how
+    cdef const SortBy *by
+    cdef const unsigned char *p
+    cdef const unsigned char *q
+    cdef uint64_t x, y
+    cdef int i, order
+    if left.first != right.first:
+        return -1 if left.first < right.first else 1
+    p = sorting.memory + left.index * sorting.entry_bytes
+    q = sorting.memory + right.index * sorting.entry_bytes
+    for i in range(sorting.count):
+        by = &sorting.by[i]
+        if by.is_string:
+            # Behind its end a string has zeros (HistTable).
+            order = memcmp(p + by.at, q + by.at, by.size)
+            if order:
+                return -order if by.descending else order
+        elif i:
+            x = number_of(p, by)
+            y = number_of(q, by)
+            if x != y:
+                return -1 if x < y else 1
+    return -1 if left.index < right.index else 1

@@ -5,7 +5,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-from utracefsd.consumers.ftrace.hist._entries import Entries
+from utracefsd.consumers.ftrace.hist._hist import Entries
 from utracefsd.consumers.ftrace.hist.definition import Definition, SortKey
 from utracefsd.consumers.ftrace.hist.fields import Flag, HistField
 

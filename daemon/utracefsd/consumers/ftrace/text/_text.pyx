@@ -351,14 +351,11 @@ cdef class TextRenderer:
         A consuming cursor's record is removed as soon as it is rendered. `CPU:n [LOST k EVENTS]` comes before
         the first record after a gap. `##### CPU n buffer started ####` comes before the first one of each
         further cpu, if the cursor does not consume and anything was overwritten before the first call.
-        ValueError: max_bytes < 1.
         """
         cdef uint64_t ts, next_ts
         cdef uint32_t size
         cdef int cpu
         cdef const uint8_t *data
-        if max_bytes < 1:
-            raise ValueError("max_bytes must be at least 1")
         self._begin()
         if not self._opened:
             # As in the kernel, decided once per open file and for the whole buffer, whichever cpus are shown.

@@ -17,11 +17,12 @@ from libc.stdint cimport uint64_t
 
 from utracefs_protocol.pages.record cimport Record
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
-from utracefsd.consumers.ftrace.event._trigger cimport BEFORE, LAST, STORED, Trigger
-from utracefsd.consumers.ftrace.event._trigger_cells cimport Cells, tc_at, tc_fire
+from utracefsd.consumers.ftrace.event._trigger_cells cimport (
+    BEFORE, LAST, STORED, Cells, Trigger, tc_at, tc_fire
+)
 from utracefsd.consumers.ftrace.hist._hist cimport Hist, ht_has_taken, ht_key, ht_takes
 
-from utracefsd.consumers.ftrace.event._trigger import UNLIMITED
+from utracefsd.consumers.ftrace.event._trigger_cells import UNLIMITED
 #: from utracefs_protocol.filter import Filter
 #: _Options = TypedDict("_Options", {"filter": Filter | None, "kept": tuple[int, int] | None}, total=False)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.event.event_file import SavedTrigger
-from utracefsd.consumers.ftrace.hist._entries import Entries
+from utracefsd.consumers.ftrace.hist._hist import Entries
 from utracefsd.consumers.ftrace.hist.text import hist_pieces
 from utracefsd.consumers.ftrace.hist.variables import is_read
 from utracefsd.consumers.ftrace.trigger.hist_kinds import (

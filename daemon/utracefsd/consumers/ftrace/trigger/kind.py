@@ -27,8 +27,7 @@ from utracefsd.consumers.ftrace.buffer.buffer_store import memory_errors
 from utracefsd.consumers.ftrace.buffer.snapshot import Snapshot
 from utracefsd.consumers.ftrace.error_log import ErrorLog
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
-from utracefsd.consumers.ftrace.event._trigger import UNLIMITED, Trigger
-from utracefsd.consumers.ftrace.event._trigger_cells import Cells
+from utracefsd.consumers.ftrace.event._trigger_cells import UNLIMITED, Cells, Trigger
 from utracefsd.consumers.ftrace.event.event_file import AttachedTrigger, EventFiles, SavedTrigger, count_text
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.trigger._triggers import (

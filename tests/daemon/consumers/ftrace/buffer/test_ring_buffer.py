@@ -491,13 +491,8 @@ def test_a_cursor_keeps_its_buffer() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: RingBuffer(0, 8),
         lambda: RingBuffer(1, 0),
         lambda: RingBuffer(1, -5),
-        lambda: RingBuffer(1, 8, subbuf_size=4095),
-        lambda: RingBuffer(1, 8, subbuf_size=2048),
-        lambda: RingBuffer(1, 8, subbuf_size=-4096),
-        lambda: RingBuffer(1, 8, subbuf_size=1 << 20),
         lambda: RingBuffer(1, 8).append(0, 0, b"1234567"),
         lambda: RingBuffer(1, 8).append(0, 0, bytes(4073)),
         lambda: RingBuffer(1, 8).resize(0),

@@ -5,14 +5,12 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.daemon.consumers.ftrace.histograms import defined
 from utracefs_protocol.events.declaration import parse
-from utracefsd.consumers.ftrace.hist._entries import Entries
-from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
+from utracefsd.consumers.ftrace.hist._hist import Entries, Hist, HistTable
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 
 EVENT = parse(b"e s64 n; char[4] s; s64 v")
@@ -86,25 +84,6 @@ def test_it_is_a_copy() -> None:
     assert len(entries.piece()) == 1
 
 
-@pytest.mark.parametrize(
-    "by",
-    [
-        [(False, False, 16, 8, False, False)],
-        [(False, True, 9, 8, False, False)],
-        [(False, True, 0, 9, False, False)],
-        [(False, True, 0, 0, False, False)],
-        [(True, True, 8, 9, False, False)],
-        [(False, False, 0, 8, False, False)] * 3,
-    ],
-)
-def test_keys_that_there_are_not(by: list[tuple[bool, bool, int, int, bool, bool]]) -> None:
-    entries = Entries(table_of([(1, b"a", 7)]))
-    with pytest.raises(ValueError, match="sort key"):
-        entries.sort(by)
-
-
 def test_a_piece_from_nowhere() -> None:
     entries = Entries(table_of([(1, b"a", 7)]))
     assert entries.piece(5, 9) == []
-    with pytest.raises(ValueError, match="no entry"):
-        entries.piece(-1, 1)

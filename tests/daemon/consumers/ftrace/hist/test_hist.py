@@ -25,9 +25,8 @@ from tests.daemon.stepping import stepping
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.layout import Layout
-from utracefsd.consumers.ftrace.hist._entries import Entries
-from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable, Op, check_depth
-from utracefsd.consumers.ftrace.hist.program import Key, Program, Step, compile_definition
+from utracefsd.consumers.ftrace.hist._hist import Entries, Hist, HistTable
+from utracefsd.consumers.ftrace.hist.program import compile_definition
 
 EVENT = parse(b"h u32 id; s16 sv; char[8] name; __rel_loc char[] msg; __data_loc char[] dl; u64 big")
 PACK = Layout(EVENT.fields).pack
@@ -180,32 +179,6 @@ def test_tables_of_no_possible_shape() -> None:
     ]:
         with pytest.raises(ValueError):
             HistTable.create(bits, key_size, words)
-    with pytest.raises(TypeError):
-        HistTable()
-
-
-def test_programs_that_make_no_sense() -> None:
-    table = HistTable.create(7, 8, 1)
-    field = Step(Op.FIELD, 0, 0, 4, False)
-    key = Key(0, 0, 8, 0, 0, (field,))
-    Hist(Program(8, (key,), ()), table)
-    for program in [
-        Program(16, (key,), ()),
-        Program(8, (key,), ((field,),)),
-        Program(8, (key._replace(offset=8),), ()),
-        Program(8, (key._replace(size=4),), ()),
-        Program(8, (key._replace(steps=(Step(Op.ADD),)),), ()),
-        Program(8, (key._replace(steps=()),), ()),
-        Program(8, (key._replace(kind=1),), ()),
-        Program(8, (key._replace(steps=(Step(Op.FIELD, 0, 0, 3, False),)),), ()),
-        Program(8, (key._replace(steps=(field, Step(Op.BUCKET, 0))),), ()),
-        Program(8, (key._replace(steps=(Step(99),)),), ()),
-    ]:
-        with pytest.raises(ValueError):
-            Hist(program, table)
-    check_depth([field] * 8 + [Step(Op.ADD)] * 7, True)
-    with pytest.raises(ValueError):
-        check_depth([field] * 9 + [Step(Op.ADD)] * 8, True)
 
 
 # A successor

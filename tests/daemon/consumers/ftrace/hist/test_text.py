@@ -10,7 +10,7 @@ from tests.daemon.consumers.ftrace.histograms import EVENT, defined, hist_of, te
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.hist.errors import HistError
-from utracefsd.consumers.ftrace.hist._entries import Entries
+from utracefsd.consumers.ftrace.hist._hist import Entries
 from utracefsd.consumers.ftrace.hist.text import hist_pieces, syscall_name
 
 PACK = Layout(EVENT.fields).pack

@@ -179,12 +179,6 @@ def test_consuming_takes_no_more_than_it_prints() -> None:
         assert buffer.entries() == 4
 
 
-@pytest.mark.parametrize("max_bytes", [0, -1])
-def test_max_bytes_is_at_least_one(max_bytes: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        renderer(COUNT).render(buffer_with().cursor(), max_bytes)
-
-
 def test_cpus_are_merged_by_time() -> None:
     buffer = buffer_with(
         (1, 10, entry(1041, b"\1\0\0\0")),

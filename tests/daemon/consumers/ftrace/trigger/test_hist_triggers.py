@@ -6,7 +6,7 @@ import pytest
 
 from tests.daemon.consumers.ftrace.histograms import defined, hist_of
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
-from utracefsd.consumers.ftrace.event._trigger import Trigger
+from utracefsd.consumers.ftrace.event._trigger_cells import Trigger
 from utracefsd.consumers.ftrace.trigger._triggers import HistSwitch, HistTrigger
 
 
