@@ -22,9 +22,12 @@ import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from utracefs_protocol.terminal import harmless
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 
 class _File(io.FileIO):
@@ -103,6 +106,23 @@ def quit_key(*, wanted: bool = True) -> Iterator[Callable[[float], bool]]:
         yield lambda seconds: bool(select.select([fd], [], [], seconds)[0]) and b"q" in os.read(fd, 1024)
     finally:
         termios.tcsetattr(fd, termios.TCSANOW, modes)
+
+
+def live(*, screen: bool = False) -> "Live":
+    """rich's view that is renewed in place, begun. Without rich's thread: signals are blocked, and programs
+    are started."""
+    from rich.console import Console
+    from rich.live import Live
+
+    found = Live(
+        console=Console(file=own(sys.stdout), highlight=False),
+        screen=screen,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    found.start()
+    return found
 
 
 def own(stream: TextIO) -> TextIO:

@@ -81,24 +81,21 @@ class Rpc(Closing):
 
     def call(self, params: Params, about: str) -> Any:
         """Call one request; returns its result. OSError(errno, text, about)."""
-        msgid = self._send(params)
-        return _result(self._response(msgid), about)
+        return self.answer(self.ask(params), about)
 
     def fileno(self) -> int:
         """Descriptor, readable when a message arrived; -1 once it is closed."""
         return self._socket.fileno()
 
-    def ask(self, params: Params) -> int:
-        """Send a request without waiting; returns the argument of `answer`."""
-        return self._send(params)
-
     def answer(self, msgid: int, about: str) -> Any:
         """The result of a sent request; waits for it."""
-        return _result(self._response(msgid), about)
+        while (response := self._next_response()).msgid != msgid:
+            pass
+        return _result(response, about)
 
     def end_ask(self, msgid: int, params: Params, about: str) -> Any:
         """Call a request that ends the sent one; returns the result of that, None if it has none."""
-        ending, result = self._send(params), None
+        ending, result = self.ask(params), None
         while (response := self._next_response()).msgid != ending:
             if response.msgid == msgid and response.error is None:
                 result = response.result
@@ -134,7 +131,7 @@ class Rpc(Closing):
                 params, about = following
                 outcomes.append(None)
                 try:
-                    places[self._send(params)] = (len(outcomes) - 1, about)
+                    places[self.ask(params)] = (len(outcomes) - 1, about)
                 except (ConnectionError, TimeoutError) as error:
                     if not keeps:
                         raise
@@ -163,7 +160,8 @@ class Rpc(Closing):
         fds, self._fds = self._fds, []
         return fds
 
-    def _send(self, params: Params) -> int:
+    def ask(self, params: Params) -> int:
+        """Send a request without waiting; returns the argument of `answer`."""
         if self._socket.fileno() < 0:
             raise ConnectionResetError(errno.ECONNRESET, "the connection is closed", self.address)
         self._msgid = self._msgid + 1 & 0xFFFF_FFFF
@@ -180,12 +178,6 @@ class Rpc(Closing):
             self._messages = iter(answers)
             raise self._lost() from None
         return self._msgid
-
-    def _response(self, msgid: int) -> Response:
-        while True:
-            response = self._next_response()
-            if response.msgid == msgid:
-                return response
 
     def _next_response(self) -> Response:
         while True:

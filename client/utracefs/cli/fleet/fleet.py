@@ -13,7 +13,7 @@ from utracefs.cli.common import EVENT_PATTERN, seconds_option
 from utracefs.cli.event_options import all_filters, filter_option, trigger_option
 from utracefs.cli.filter_errors import check_syntax
 from utracefs.cli.fleet.options import fleet_options
-from utracefs.cli.forward.server_options import PAIR, pairs
+from utracefs.cli.forward.server_options import pairs_option
 from utracefs.fleet.buckets import Fleet
 from utracefs.fleet.trigger import needs
 from utracefs.fleet.wish import MAX_SAMPLE, NAME, Wish
@@ -56,14 +56,8 @@ def _name(text: str) -> str:
     default=1,
     help="Forward one of N records; the others are counted.",
 )
-@click.option(
-    "--label",
-    "labels",
-    metavar="NAME=GLOB",
-    type=PAIR,
-    multiple=True,
-    callback=pairs,
-    help="Only hosts with such a label; `host` is the name.",
+@pairs_option(
+    "--label", "labels", metavar="NAME=GLOB", help="Only hosts with such a label; `host` is the name."
 )
 @seconds_option("--for", "duration_s", "End by itself after this time: 30s, 15m, 4h, 7d. [default: 1h]")
 @click.option("--owner", help="[default: you]")

@@ -25,7 +25,7 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.completion import complete_of_target
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
-from utracefs.cli.forward.server_options import PAIR, pairs, server_options
+from utracefs.cli.forward.server_options import pairs_option, server_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.losses import Losing
 from utracefs.cli.run.page_stream import fitting_ring_bytes
@@ -93,14 +93,11 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     help="TOML file: the events and values that may leave the host. [default: all]",
 )
 @server_options
-@click.option(
+@pairs_option(
     "-O",
     "--option",
     "options",
     metavar="NAME=VALUE",
-    type=PAIR,
-    multiple=True,
-    callback=pairs,
     shell_complete=complete_of_target,
     help="An option of the target; a wrong NAME lists them.",
 )
@@ -119,14 +116,8 @@ def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     metavar="NATS",
     help="nats://HOST: forward the events of wishes (`utracefs fleet`), instead of -e, --filter, -B.",
 )
-@click.option(
-    "--label",
-    "labels",
-    metavar="NAME=VALUE",
-    type=PAIR,
-    multiple=True,
-    callback=pairs,
-    help="A label of this host, for the wishes of --fleet.",
+@pairs_option(
+    "--label", "labels", metavar="NAME=VALUE", help="A label of this host, for the wishes of --fleet."
 )
 @click.argument("address", metavar="TARGET")
 def forward(

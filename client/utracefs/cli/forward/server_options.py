@@ -1,8 +1,7 @@
 """Options of commands that talk to servers on other hosts: TLS, secrets, time limit."""
 
-import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -13,30 +12,33 @@ from utracefs.cli.completion import complete_of_target
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _pair(text: str) -> str:
-    if not re.match(r"[^=]+=", text):
-        raise ValueError(f"{text!r} has no NAME= at its begin")
-    return text
+def pairs_option(*names: str, metavar: str, **options: Any) -> Callable[[F], F]:
+    """An option with NAME=..., repeated; the parameter is a dict."""
 
+    def parse(text: str) -> tuple[str, str]:
+        name, separator, value = text.partition("=")
+        if not name or not separator:
+            raise ValueError(f"{text!r} has no NAME= at its begin")
+        return name, value
 
-PAIR: Final = Parsed("pair", _pair)
-
-
-def pairs(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    return {name: text for name, _, text in (value.partition("=") for value in values)}
+    return click.option(
+        *names,
+        metavar=metavar,
+        type=Parsed("pair", parse),
+        multiple=True,
+        callback=lambda _ctx, _param, pairs: dict(pairs),
+        **options,
+    )
 
 
 def server_options(function: F) -> F:
     """`--ca`, `--cert`, `--key`, `--secret`, `--timeout`, as members of `forward.target.Settings`."""
     for option in (  # the help shows the last one first
         seconds_option("--timeout", "timeout_s", "For one request to the server.", default="10s"),
-        click.option(
+        pairs_option(
             "--secret",
             "secrets",
             metavar="NAME=FILE",
-            type=PAIR,
-            multiple=True,
-            callback=pairs,
             shell_complete=complete_of_target,
             help="A secret for the server. [default: systemd's credential NAME]",
         ),

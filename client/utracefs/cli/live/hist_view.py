@@ -18,7 +18,7 @@ import attrs
 from utracefs.cli.common import available_events, echo, echo_json
 from utracefs.cli.instance_option import Place
 from utracefs.cli.tables import counted, table_lines
-from utracefs.cli.terminal import own
+from utracefs.cli.terminal import live, own
 from utracefs.tree.closing import Closing
 from utracefs.tree.event_names import EventName, select
 from utracefs.tree.histogram import Entry, Histogram, parse_histograms
@@ -188,17 +188,7 @@ class LiveView(PlainView):
         self._size = shutil.get_terminal_size()
 
     def __enter__(self) -> Self:
-        from rich.console import Console
-        from rich.live import Live
-
-        # Without rich's thread: signals are blocked, and programs are started.
-        self._live = Live(
-            console=Console(file=own(sys.stdout)),
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._live.start()
+        self._live = live()
         return self
 
     def close(self) -> None:

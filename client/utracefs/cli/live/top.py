@@ -44,7 +44,7 @@ from utracefs.cli.live.top_view import SORTS, View, short
 from utracefs.cli.losses import OF_ALL, all_lost, lost_text
 from utracefs.cli.run.ledger import read_stats
 from utracefs.cli.tables import counted, table_lines
-from utracefs.cli.terminal import own
+from utracefs.cli.terminal import live, own
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, select
 from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import bytes_of
@@ -365,22 +365,12 @@ class _Screen:
             self._hide(keys)
 
     def _show(self, keys: int) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
         terminal = own(sys.stdout)
         if isinstance(terminal, io.TextIOWrapper):
             terminal.reconfigure(errors="replace")  # names may not be encodable for the terminal
         if keys >= 0:
             tty.setcbreak(keys)
-        self._live = Live(
-            console=Console(file=terminal, highlight=False),
-            screen=True,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._live.start()
+        self._live = live(screen=True)
 
     def _hide(self, keys: int) -> None:
         if self._live is not None:
