@@ -15,7 +15,7 @@ from libc.stdint cimport int32_t, uint8_t, uint64_t
 
 from utracefs.recordings._output_buffer cimport put_bytes
 from utracefs.recordings._records cimport *
-from utracefs.export._record_writer cimport RecordWriter
+from utracefs.recordings._record_writer cimport RecordWriter
 from utracefs_protocol.events._fields cimport find_bytes, put_elements
 from utracefs_protocol.events._line cimport *
 

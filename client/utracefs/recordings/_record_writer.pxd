@@ -11,3 +11,4 @@ cdef class RecordWriter(Pieces):
     cdef int prepare(self, EventDecoder event, const Raw *raw) except -1
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1
     cdef int _append(self, EventDecoder event, const Raw *raw) except -1
+    cdef int append(self, EventDecoder event, const Raw *raw, bint with_fields) except -1

@@ -40,9 +40,12 @@ cdef class RecordWriter(Pieces):
         return 0
 
     cdef int _append(self, EventDecoder event, const Raw *raw) except -1:
-        cdef Line line
-        cdef bint with_fields = event.fits(raw)
         self.prepare(event, raw)
+        self.append(event, raw, event.fits(raw))
+        return 0
+
+    cdef int append(self, EventDecoder event, const Raw *raw, bint with_fields) except -1:
+        cdef Line line
         if self._used + RECORD_ROOM > self._capacity:
             self._grow()
         while True:

@@ -3,22 +3,20 @@
 
     [buffer: ]           comm-pid   [cpu] seconds.fraction: event:      fields
 
-Texts of the last threads are cached, and the printers of all events. If a line does not fit, the buffer is
-doubled and the line printed again. A file may demand lines of any length (many fields may refer to the same
-64 KiB), so one that takes more than LONGEST becomes `[LINE TOO BIG]`, as in the daemon's text.
+Texts of the last threads are cached, and the printers of all events. A line without its fields (see
+`_record_writer`) is `[LINE TOO BIG]`, as in the daemon's text.
 """
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from utracefs.recordings._output_buffer cimport Pieces, put_bytes
+from utracefs.recordings._output_buffer cimport put_bytes
+from utracefs.recordings._record_writer cimport RecordWriter
 from utracefs.recordings._records cimport NR_SLOTS, EventDecoder, Raw, Records, event_key, slot_of
 from utracefs_protocol.events._event_printer cimport EventPrinter
 from utracefs_protocol.events._line cimport Line, put, put_char, put_decimal
 
 cdef enum:
-    LINE_ROOM = 4 << 10     # kept free for a line
-    LONGEST = 16 << 20      # limit of a piece's buffer; records of the kernel have 64 KiB at most
     NS = 1000000000
 
 cdef struct TaskSlot:
@@ -33,7 +31,7 @@ cdef struct EventSlot:
     void *printer
 
 
-cdef class ReportText(Pieces):
+cdef class ReportText(RecordWriter):
     """The lines of Records, in pieces of whole lines.
 
     prefixes: by buffer, the prefix of its lines.
@@ -43,7 +41,6 @@ cdef class ReportText(Pieces):
     full_ns: all nine digits of the time.
     """
 
-    cdef Records _records
     cdef list _prefixes
     cdef list _in_ns
     cdef object _find_printer
@@ -54,12 +51,12 @@ cdef class ReportText(Pieces):
     cdef TaskSlot _task_slots[NR_SLOTS]
     cdef EventSlot _event_slots[NR_SLOTS]
 
-    def __cinit__(
+    def __init__(
         self, Records records not None, list prefixes: list[bytes], list in_ns: list[bool],
         printer: Callable[[int], tuple[bytes, EventPrinter]], task: Callable[[int, int], bytes], *,
         bint full_ns=False
     ):
-        self._records = records
+        super().__init__(records)
         self._prefixes = prefixes
         self._in_ns = in_ns
         self._find_printer = printer
@@ -72,46 +69,32 @@ cdef class ReportText(Pieces):
 
     cdef int _fill(self, size_t max_bytes) except -1:
         cdef Raw raw
+        cdef EventDecoder selected
         while self._used < max_bytes and self._records._source.next(&raw):
             if self._records.within(&raw):
-                self._append(&raw, self._records.selected(&raw))
+                selected = self._records.selected(&raw)
+                if selected is not None or raw.lost:
+                    self.append(selected, &raw, True)
         return 0
 
-    cdef int _append(self, const Raw *raw, EventDecoder selected) except -1:
+    cdef int put_record(self, Line *line, EventDecoder selected, const Raw *raw, bint with_fields) except -1:
         """Print a record, if it is selected, and before it the line about lost ones."""
-        cdef EventSlot *event = NULL
-        cdef TaskSlot *task = NULL
-        cdef Line line
+        cdef EventSlot *event
+        if not with_fields:
+            put(line, b"[LINE TOO BIG]\n", 15)
+            return 0
+        if raw.lost:
+            self._put_lost(line, raw)
         if selected is not None:
             event = self._event(event_key(raw))
-            task = self._task(raw.recording, raw.tid)
-        elif not raw.lost:
-            return 0
-        if self._used + LINE_ROOM > self._capacity:
-            self._grow()
-        while True:
-            line.start = line.p = self._text + self._used
-            line.end = self._text + self._capacity
-            line.full = False
-            if raw.lost:
-                self._put_lost(&line, raw)
-            if event != NULL:
-                put_bytes(&line, <bytes>self._prefixes[raw.buffer])
-                put_bytes(&line, <bytes>task.text)
-                put_decimal(&line, raw.cpu, 3, c'0')
-                put_char(&line, c']')
-                self._put_stamp(&line, raw)
-                put_bytes(&line, <bytes>event.label)
-                (<EventPrinter>event.printer).put(&line, raw.entry, raw.size)
-                put_char(&line, c'\n')
-            if not line.full:
-                break
-            if self._capacity > LONGEST:
-                line.p = line.start
-                put(&line, b"[LINE TOO BIG]\n", 15)
-                break
-            self._grow()
-        self._used = line.p - self._text
+            put_bytes(line, <bytes>self._prefixes[raw.buffer])
+            put_bytes(line, <bytes>self._task(raw.recording, raw.tid).text)
+            put_decimal(line, raw.cpu, 3, c'0')
+            put_char(line, c']')
+            self._put_stamp(line, raw)
+            put_bytes(line, <bytes>event.label)
+            (<EventPrinter>event.printer).put(line, raw.entry, raw.size)
+            put_char(line, c'\n')
         return 0
 
     cdef int _put_lost(self, Line *line, const Raw *raw) except -1:

@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
-from utracefs.export._record_writer cimport RecordWriter
+from utracefs.recordings._record_writer cimport RecordWriter
 from utracefs.recordings._output_buffer cimport put_bytes
 from utracefs.recordings._records cimport *
 from utracefs_protocol.events._fields cimport find_bytes
