@@ -21,14 +21,13 @@ from opentelemetry.trace import StatusCode
 
 import utracefs
 from utracefs.producer._span import BEGIN_FIELDS, END_FIELDS
-from utracefs.producer.tracing.texts import cut, json_object, shown
+from utracefs.producer.tracing.texts import json_object, short
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
 __all__ = ["LogRecordProcessor", "SpanProcessor"]
 
-_SHORT = 512
 _BODY = 2048
 
 _SPAN = "__rel_loc char[] span_name; __rel_loc char[] trace_id"
@@ -54,7 +53,7 @@ class SpanProcessor(trace.SpanProcessor):  # type: ignore[misc]
             own, parent = span.get_span_context(), span.parent
             if own is not None:
                 parent_id = 0 if parent is None else parent.span_id
-                self._begin.emit(own.span_id, parent_id, _text(span.name), f"{own.trace_id:032x}")
+                self._begin.emit(own.span_id, parent_id, short(span.name), f"{own.trace_id:032x}")
 
     def on_end(self, span: trace.ReadableSpan) -> None:
         if not self._end:
@@ -69,8 +68,8 @@ class SpanProcessor(trace.SpanProcessor):  # type: ignore[misc]
             own.span_id,
             0 if parent is None else parent.span_id,
             max((span.end_time or 0) - (span.start_time or 0), 0),
-            _text(error),
-            _text(span.name),
+            short(error),
+            short(span.name),
             f"{own.trace_id:032x}",
             json_object(span.attributes or {}),
         )
@@ -92,9 +91,9 @@ class LogRecordProcessor(_logs.LogRecordProcessor):  # type: ignore[misc]
         severity = record.severity_number
         self._event.emit(
             0 if severity is None else severity.value,
-            _text(record.severity_text),
-            _text(record.body, _BODY),
-            _text(record.event_name),
+            short(record.severity_text),
+            short(record.body, _BODY),
+            short(record.event_name),
             f"{record.trace_id:032x}" if record.trace_id else "",
             record.span_id or 0,
             json_object(record.attributes or {}),
@@ -105,7 +104,3 @@ class LogRecordProcessor(_logs.LogRecordProcessor):  # type: ignore[misc]
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return utracefs.flush(timeout_millis / 1000)
-
-
-def _text(value: object, size: int = _SHORT) -> bytes:
-    return cut(shown(value).encode("utf-8", "backslashreplace"), size)

@@ -16,11 +16,10 @@ from typing import Any
 
 import utracefs
 from utracefs.producer.tracing.contexts import present
-from utracefs.producer.tracing.texts import cut, json_object, shown
+from utracefs.producer.tracing.texts import json_object, short
 
 __all__ = ["Processor"]
 
-_SHORT = 512
 _MESSAGE = 1536
 
 
@@ -38,10 +37,6 @@ class Processor:
         if self._event:
             values = {**present(), **event_dict}
             message = values.pop("event", None)
-            own = [_text(values.pop(name, None), _SHORT) for name in self._fields]
-            self._event.emit(method_name, _text(message, _MESSAGE), json_object(values), *own)
+            own = [short(values.pop(name, None)) for name in self._fields]
+            self._event.emit(method_name, short(message, _MESSAGE), json_object(values), *own)
         return event_dict
-
-
-def _text(value: object, size: int) -> bytes:
-    return cut(shown(value).encode("utf-8", "backslashreplace"), size)

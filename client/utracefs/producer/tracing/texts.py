@@ -41,6 +41,11 @@ def json_object(values: Mapping[str, object]) -> bytes:
     return b""
 
 
+def short(value: object, size: int = 512) -> bytes:
+    """`shown`, in at most `size` bytes."""
+    return cut(shown(value).encode("utf-8", "backslashreplace"), size)
+
+
 def cut(text: bytes, size: int) -> bytes:
     """At most `size` bytes, without half a character at the end."""
     return text[:size].decode("utf-8", "ignore").encode("utf-8")
