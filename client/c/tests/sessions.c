@@ -3,10 +3,7 @@
  *
  *     open                    index of a session, or error
  *     register S FLAGS COMMAND    write index
- *     delete S NAME
  *     write S INDEX HEX       bytes taken
- *     split S INDEX HEX       the same, each byte a piece
- *     judge S INDEX SIZE
  *     enable W SIZE BIT FLAGS COMMAND    makes bit BIT of word W follow the event
  *     disable W BIT
  *     word W                  its value, hexadecimal
@@ -16,32 +13,18 @@
  *     closefrom               closes all descriptors but the standard ones
  *     again N                 opens and closes N more, one after the other
  *
- * Errors are negative errno. Word 9 is in read-only memory, word 8 in unmapped memory.
+ * Errors are negative errno.
  */
 #include "session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static struct ut_session *sessions[128];
 static uint64_t words[8];
-
-static void *word(int w)
-{
-	static void *pages;
-
-	if (w < 8)
-		return &words[w];
-	if (!pages) {
-		pages = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		munmap((char *)pages + 4096, 4096);
-	}
-	return (char *)pages + (w == 9 ? 0 : 4096);
-}
 
 static size_t bytes_of(const char *hex, unsigned char *to)
 {
@@ -56,20 +39,13 @@ static size_t bytes_of(const char *hex, unsigned char *to)
 	return n;
 }
 
-static long write_record(int s, int index, const char *hex, int split)
+static long write_record(int s, int index, const char *hex)
 {
 	unsigned char record[70000];
-	struct iovec iov[1024];
-	size_t size;
-	int n = 1;
+	struct iovec iov = {record, 4 + bytes_of(hex, record + 4)};
 
 	memcpy(record, &index, 4);
-	size = 4 + bytes_of(hex, record + 4);
-	iov[0] = (struct iovec){record, size};
-	if (split)
-		for (n = 0; n < (int)size; n++)
-			iov[n] = (struct iovec){record + n, 1};
-	return ut_session_write(sessions[s], iov, n, size);
+	return ut_session_write(sessions[s], &iov, 1, iov.iov_len);
 }
 
 int main(void)
@@ -92,24 +68,18 @@ int main(void)
 			event_id = 0;
 			answer = ut_session_register(sessions[s], text, (uint16_t)a, &event_id, &index);
 			answer = answer ? answer : (long)index;
-		} else if (sscanf(line, "delete %d %[^\n]", &s, text) == 2) {
-			answer = ut_session_delete(sessions[s], text);
 		} else if (sscanf(line, "write %d %d %s", &s, &a, text) >= 2) {
-			answer = write_record(s, a, text, 0);
-		} else if (sscanf(line, "split %d %d %s", &s, &a, text) >= 2) {
-			answer = write_record(s, a, text, 1);
-		} else if (sscanf(line, "judge %d %d %d", &s, &a, &b) == 3) {
-			answer = ut_session_judge(sessions[s], a, (size_t)b);
+			answer = write_record(s, a, text);
 		} else if (sscanf(line, "enable %d %d %d %d %[^\n]", &s, &a, &b, &c, text) == 5) {
-			answer = ut_enabler_add(text, (uint16_t)c, event_id, word(s), (uint8_t)a, (uint8_t)b);
+			answer = ut_enabler_add(text, (uint16_t)c, event_id, &words[s], (uint8_t)a, (uint8_t)b);
 		} else if (sscanf(line, "disable %d %d", &s, &a) == 2) {
-			answer = ut_enabler_remove(word(s), (uint8_t)a);
+			answer = ut_enabler_remove(&words[s], (uint8_t)a);
 		} else if (sscanf(line, "word %d", &s) == 1) {
-			printf("%llx\n", (unsigned long long)__atomic_load_n((uint64_t *)word(s), __ATOMIC_SEQ_CST));
+			printf("%llx\n", (unsigned long long)__atomic_load_n(&words[s], __ATOMIC_SEQ_CST));
 			fflush(stdout);
 			continue;
 		} else if (sscanf(line, "set %d %lx", &s, &value) == 2) {
-			__atomic_store_n((uint64_t *)word(s), value, __ATOMIC_SEQ_CST);
+			__atomic_store_n(&words[s], value, __ATOMIC_SEQ_CST);
 			answer = 0;
 		} else if (strcmp(line, "fork") == 0) {
 			pid_t child;

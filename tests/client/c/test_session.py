@@ -29,71 +29,12 @@ def enable(daemon: DaemonProcess, event: str, on: int = 1) -> None:
         tree.write_file(f"events/user_events/{event}/enable", b"%d" % on)
 
 
-def test_write_indexes_are_those_of_the_kernel(program: Program) -> None:
-    assert program.number("register 0 0 foo u32 a; __rel_loc char[] s") == 0
-    assert program.number("register 0 0 bar u32 a") == 1
-    assert program.number("register 0 0 foo u32 a; __rel_loc char[] s;") == 0  # the same event
-    assert program.number("register 0 0 foo u32 b") == -errno.EADDRINUSE
-    assert program.number("register 0 0 broken x") == -errno.EINVAL
-    assert program.number(f"register 0 0 {'n' * 512}") == -errno.EINVAL
-    assert program.number("register 0 0 baz") == 2
-    assert program.number("register 0 2 multi u32 a") == 3
-    assert program.number("register 0 2 multi u32 b") == 4
-    # Another session has a table of its own.
-    assert program.number("open") == 1
-    assert program.number("register 1 0 bar u32 a") == 0
 
 
-def test_delete(program: Program) -> None:
-    program.number("register 0 0 foo u32 a")
-    assert program.number("delete 0 foo") == -errno.EBUSY
-    assert program.number("delete 0 nosuch") == -errno.ENOENT
-    assert program.number(f"delete 0 {'n' * 512}") == -errno.EINVAL
 
 
-def test_the_errors_of_write(daemon: DaemonProcess, program: Program) -> None:
-    program.number("register 0 0 foo u32 a; __rel_loc char[] s")
-    program.number("register 0 0 bar u32 a")
-    assert program.number("write 0 1 01020304") == -errno.EBADF
-    assert program.number("write 0 1 010203") == -errno.EINVAL
-    enable(daemon, "foo")
-    enable(daemon, "bar")
-    for write in ("write", "split"):
-        assert program.number(f"{write} 0 -1 00") == -errno.EINVAL
-        assert program.number(f"{write} 0 2 00") == -errno.ENOENT
-        assert program.number(f"{write} 0 70000 00") == -errno.ENOENT
-        assert program.number(f"{write} 0 1 010203") == -errno.EINVAL
-        assert program.number(f"{write} 0 1 01020304") == 8
-        assert program.number(f"{write} 0 1 0102030405") == 9
-        assert program.number(f"{write} 0 0 01000000 ") == -errno.EINVAL
-        assert program.number(f"{write} 0 0 0100000000000300616200") == 15
-        assert program.number(f"{write} 0 0 0100000000000300616263") == -errno.EFAULT  # no NUL
-        assert program.number(f"{write} 0 0 0100000000000400616200") == -errno.EFAULT  # too long
-        assert program.number(f"{write} 0 0 0100000000000000") == 12  # nothing: the word's own last byte is 0
-        assert program.number(f"{write} 0 0 0100000001000300616200") == -errno.EFAULT
-    assert program.number("judge 0 1 3") == -errno.EINVAL
-    assert program.number("judge 0 1 4") == 0
-    assert program.number("judge 0 -1 4") == -errno.EINVAL
-    assert program.number("judge 0 9 4") == -errno.ENOENT
-    enable(daemon, "bar", 0)
-    assert program.number("judge 0 1 4") == -errno.EBADF
-    program.number("close 0")
-    with daemon.tree() as tree:
-        assert b"emitted: 4\n" in tree.read_file("events/user_events/foo/stats")
 
 
-def test_data_loc_counts_from_the_entry(daemon: DaemonProcess, program: Program) -> None:
-    program.number("register 0 0 loc __data_loc char[] s; u32 a")
-    enable(daemon, "loc")
-    assert program.number("write 0 0 1000020001000000" + "6100") == 14
-    assert program.number("write 0 0 1000030001000000" + "6100") == -errno.EFAULT
-    assert program.number("write 0 0 0000000001000000") == 12  # in front of the entry the kernel finds 0
-    assert program.number("write 0 0 0800000001000000") == 12  # the pid's highest byte
-    lowest = 12 if program.pid & 0xFF == 0 else -errno.EFAULT
-    assert program.number("write 0 0 0500000001000000") == lowest
-    program.number("close 0")
-    with daemon.tree() as tree:
-        assert b"s=a a=0x1 (1)" in tree.read_file("trace")
 
 
 def test_the_largest_records(daemon: DaemonProcess, program: Program) -> None:
@@ -181,14 +122,6 @@ def test_bits_follow_their_events(daemon: DaemonProcess, program: Program) -> No
     assert program.number("disable 0 63") == -errno.ENOENT
 
 
-def test_the_errors_of_bits(program: Program) -> None:
-    assert program.number("enable 1 4 31 0 foo u32 a") == 0
-    assert program.number("enable 1 4 31 0 bar") == -errno.EADDRINUSE
-    assert program.number("enable 1 4 30 0 foo u8 other") == -errno.EADDRINUSE
-    assert program.number("enable 1 4 32 0 foo u32 a") == -errno.EINVAL
-    assert program.number("enable 8 4 0 0 foo u32 a") == -errno.ENOMEM  # not there
-    assert program.number("enable 9 4 0 0 foo u32 a") == -errno.ENOMEM  # read-only
-    assert program.number("enable 9 4 0 0 foo u32 a") == -errno.ENOMEM  # and was not kept
 
 
 def test_bits_of_a_child(daemon: DaemonProcess, program: Program) -> None:
