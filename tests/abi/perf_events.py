@@ -4,19 +4,29 @@ Takes `perf ...` lines of a script from stdin and answers each with its lines of
 perf_event_open is a system call, which a mount cannot answer; the daemon has it on its socket.
 """
 
-from __future__ import annotations
-
+import os
 import sys
 
-from tests.conformance.player import Player
+from utracefs.tree.tracefs import PerfAttr, Tracefs
 
 
 def main() -> None:
-    player = Player(sys.argv[1])
-    for line in sys.stdin:
-        for answer in player.op_perf(line.rstrip("\n").removeprefix("perf ")):
-            print(answer)
-        print(".", flush=True)
+    handles: dict[str, int] = {}
+    with Tracefs(sys.argv[1]) as tree:
+        for line in sys.stdin:
+            _, name, operation, *event = line.split()
+            if operation == "open":
+                number = int(tree.read_file(f"events/user_events/{event[0]}/id"))
+                handles[name], ring = tree.perf_event_open(
+                    PerfAttr(config=number, sample_period=1, data_pages=8)
+                )
+                assert ring is not None
+                os.close(ring)
+                print("= perf_event_open: ok mmap ok")
+            else:
+                tree.close_handle(handles.pop(name))
+                print("= ok")
+            print(".", flush=True)
 
 
 if __name__ == "__main__":

@@ -29,14 +29,6 @@ def enable(daemon: DaemonProcess, event: str, on: int = 1) -> None:
         tree.write_file(f"events/user_events/{event}/enable", b"%d" % on)
 
 
-
-
-
-
-
-
-
-
 def test_the_largest_records(daemon: DaemonProcess, program: Program) -> None:
     program.number("register 0 0 foo u32 a")
     enable(daemon, "foo")
@@ -120,8 +112,6 @@ def test_bits_follow_their_events(daemon: DaemonProcess, program: Program) -> No
     assert program.number("disable 0 63") == 0
     assert program.ask("word 0") == "f0000000f0"
     assert program.number("disable 0 63") == -errno.ENOENT
-
-
 
 
 def test_bits_of_a_child(daemon: DaemonProcess, program: Program) -> None:

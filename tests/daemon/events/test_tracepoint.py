@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conformance import player as conformance
+from tests.conformance import transcript
 from tests.daemon.record_path import PID, Collecting, ftrace, numbers, tracepoint, write
 from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe
@@ -53,12 +53,12 @@ class Player:
                 self.indices[table, name] = self.tables[table].append(event)
             case ["write" | "write1", table, index, *fields]:
                 number = self.indices[table, index[1:]] if index.startswith("@") else int(index)
-                record = struct.pack("<i", number) + conformance.payload(" ".join(fields))
+                record = struct.pack("<i", number) + transcript.payload(" ".join(fields))
                 return self.tables[table].write(record, PID, NOW_NS)
             case ["pwrite", table, "0", *rest]:
                 return self.play(["write", table, *rest])
             case ["rawwrite", table, data]:
-                return self.tables[table].write(conformance.payload(data), PID, NOW_NS)
+                return self.tables[table].write(transcript.payload(data), PID, NOW_NS)
             case ["w", "events/user_events/enable", on]:
                 for name in self.events:
                     self.enable(name, on == "1")
