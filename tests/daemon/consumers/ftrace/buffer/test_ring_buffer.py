@@ -8,7 +8,6 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import attrs
 import pytest
@@ -244,33 +243,6 @@ def test_overwrite_drops_the_oldest_sub_buffer_whole() -> None:
     assert buffer.stats(0) == BufferStats(0, 442, 0, 0, 1568, 0, 158)
 
 
-def test_late_records_are_counted() -> None:
-    buffer = RingBuffer(2, 8)
-    for ts in (1000, 990, 1000, 400, 1001):
-        buffer.append(0, ts, entry(ts, 8))
-    buffer.append(1, 5, entry(5, 8))
-    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (2, 600)
-    assert (buffer.stats(1).late_events, buffer.stats(1).late_by) == (0, 0)
-    buffer.resize(64)
-    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (2, 600)
-    buffer.clear()
-    assert (buffer.stats(0).late_events, buffer.stats(0).late_by) == (0, 0)
-
-
-def test_late_records_are_counted_across_a_restart(tmp_path: Path) -> None:
-    buffer = RingBuffer(1, 8, folder=str(tmp_path))
-    for ts in (1000, 990):
-        buffer.append(0, ts, entry(ts, 8))
-    adopted = RingBuffer.adopt(str(tmp_path))
-    assert (adopted.stats(0).late_events, adopted.stats(0).late_by) == (1, 10)
-
-
-def test_a_consuming_cursor_tells_what_was_lost_once() -> None:
-    records = list(reference().cursor(consume=True))
-    assert [lost for *_, lost in records] == [442] + [0] * 157
-    assert [HEADER.unpack_from(data)[0] for _, _, data, _ in records] == list(range(442, 600))
-
-
 def test_overwrite_off_keeps_the_old_records() -> None:
     buffer = RingBuffer(1, 8)
     buffer.overwrite = False
@@ -282,27 +254,6 @@ def test_overwrite_off_keeps_the_old_records() -> None:
     assert buffer.append(0, 5000, entry(1, 60))
     *_, last = buffer.cursor(consume=True)
     assert last[1:] == (5000, as_stored(entry(1, 60)), 0)
-
-
-def test_overwrite_off_lets_no_smaller_record_slip_in() -> None:
-    buffer = RingBuffer(1, 1)
-    buffer.overwrite = False
-    assert fill(buffer, 5, 2000) == 4
-    assert not buffer.append(0, 2000, entry(9, 8))
-    assert buffer.stats(0).bytes == 2 * 4080
-
-
-def test_a_slow_reader_first_sees_the_rest_of_its_page() -> None:
-    buffer = RingBuffer(1, 8)
-    fill(buffer, 100)
-    cursor = buffer.cursor(consume=True)
-    first = [next(cursor) for _ in range(10)]
-    fill(buffer, 1000)
-    rest = list(cursor)
-    numbers = [HEADER.unpack_from(data)[0] for _, _, data, _ in first + rest]
-    assert numbers[:63] == list(range(63))
-    assert [lost for *_, lost in rest[:53]] == [0] * 53
-    assert rest[53][3] == buffer.overruns(0) > 0
 
 
 def test_the_smallest_record_takes_16_bytes() -> None:
@@ -367,25 +318,6 @@ def test_padding_at_the_page_end_lies_behind_commit() -> None:
     assert not any(page[16 + 4032 :])
 
 
-def test_time_does_not_go_backwards() -> None:
-    buffer = RingBuffer(1, 8)
-    for ts in (100, 50, 101):
-        buffer.append(0, ts, entry(ts, 8))
-    assert [ts for _, ts, _, _ in buffer.cursor()] == [100, 100, 101]
-    buffer.clear()
-    buffer.append(0, 7, entry(7, 8))  # after a clear the clock may be another
-    assert [ts for _, ts, _, _ in buffer.cursor()] == [7]
-
-
-def test_cpus_are_merged_by_time_and_then_by_number() -> None:
-    buffer = RingBuffer(3, 8)
-    for cpu, ts in [(2, 5), (0, 5), (1, 5), (1, 9), (0, 7)]:
-        buffer.append(cpu, ts, entry(0, 8))
-    expected = [(0, 5), (1, 5), (2, 5), (0, 7), (1, 9)]
-    assert [record[:2] for record in buffer.cursor()] == expected
-    assert [record[:2] for record in buffer.cursor(consume=True)] == expected
-
-
 @pytest.mark.parametrize("size_kb, shown", [(1, 7), (8, 11), (16, 19), (64, 67), (100, 103), (1408, 1410)])
 def test_sizes(size_kb: int, shown: int) -> None:
     buffer = RingBuffer(2, 1)
@@ -434,22 +366,6 @@ def test_lost_without_room_for_the_number() -> None:
     assert decode_page(page).missed_events == -1
 
 
-def test_a_cursor_says_when_it_was_overtaken() -> None:
-    buffer = RingBuffer(1, 8)
-    fill(buffer, 100)
-    cursor = buffer.cursor()
-    next(cursor)
-    assert not cursor.overrun
-    fill(buffer, 200)
-    next(cursor)
-    assert cursor.overrun
-    next(cursor)
-    assert not cursor.overrun
-    fresh = buffer.cursor()  # what was overwritten before it began does not count for it
-    next(fresh)
-    assert not fresh.overrun
-
-
 def test_pages_of_a_walk_end_where_it_began_and_say_what_was_overwritten() -> None:
     buffer = reference()
     cursor = buffer.cursor(0)
@@ -469,15 +385,6 @@ def test_pages_of_a_walk_end_where_it_began_and_say_what_was_overwritten() -> No
         buffer.append(0, 3000 + i, entry(800 + i, 60))
     page = cursor.page()
     assert page is not None and decode_page(page).missed_events == -1
-
-
-def test_a_cursor_waits_at_the_end() -> None:
-    buffer = RingBuffer(1, 8)
-    cursor = buffer.cursor()
-    assert list(cursor) == []
-    for i in range(200):
-        buffer.append(0, i, entry(i, 60))
-        assert [ts for _, ts, _, _ in cursor] == [i]
 
 
 def test_a_cursor_keeps_its_buffer() -> None:
@@ -539,22 +446,6 @@ def test_the_bench_door() -> None:
 # ---- losses before the buffer ----
 
 
-def lost_before(buffer: RingBuffer, *, consume: bool) -> list[tuple[int, int]]:
-    """(time, records missing before it) of each record."""
-    return [(ts, lost) for _, ts, _, lost in buffer.cursor(consume=consume)]
-
-
-def test_a_mark_precedes_the_next_record() -> None:
-    buffer = RingBuffer(1, 64)
-    fill(buffer, 3)
-    buffer.mark_lost(0, 7)
-    buffer.append(0, 2000, entry(3, 60))
-    expected = [(1000, 0), (1001, 0), (1002, 0), (2000, 7)]
-    assert lost_before(buffer, consume=False) == expected
-    assert lost_before(buffer, consume=False) == expected, "looking changes nothing"
-    assert lost_before(buffer, consume=True) == expected
-
-
 def test_a_mark_in_the_pages() -> None:
     buffer = RingBuffer(1, 64)
     fill(buffer, 3)
@@ -563,39 +454,6 @@ def test_a_mark_in_the_pages() -> None:
     fill(buffer, 100)
     pages = [decode_page(page) for page in iter(lambda: buffer.read_page(0, 4096), None) if page]
     assert [(len(page.records), page.missed_events) for page in pages] == [(3, 0), (63, 7), (37, 0)]
-
-
-def test_two_marks_without_a_record_between_them_are_one() -> None:
-    buffer = RingBuffer(1, 64)
-    buffer.mark_lost(0, 1)
-    buffer.mark_lost(0, 2)
-    fill(buffer, 1)
-    buffer.mark_lost(0, 3)
-    buffer.mark_lost(0, 4)
-    buffer.append(0, 2000, entry(3, 60))
-    assert lost_before(buffer, consume=True) == [(1000, 3), (2000, 7)]
-
-
-def test_a_mark_is_not_overwritten_with_its_page() -> None:
-    buffer = RingBuffer(1, 8)
-    fill(buffer, 10)
-    buffer.mark_lost(0, 1000)
-    stored = 10 + fill(buffer, 600)
-    told = lost_before(buffer, consume=True)
-    assert len(told) + buffer.overruns() == stored
-    assert sum(lost for _, lost in told) == 1000 + buffer.overruns()
-
-
-def test_a_mark_waits_where_nothing_is_overwritten() -> None:
-    """A full buffer gets its mark when there is space again; records that fit meanwhile are accepted."""
-    buffer = RingBuffer(1, 8)
-    buffer.overwrite = False
-    stored = fill(buffer, 600)
-    buffer.mark_lost(0, 9)
-    assert not buffer.append(0, 9000, entry(1, 60))
-    assert [lost for _, lost in lost_before(buffer, consume=True)] == [0] * stored
-    assert buffer.append(0, 9001, entry(1, 60))
-    assert lost_before(buffer, consume=True) == [(9001, 9)]
 
 
 def test_a_full_page_leaves_room_for_the_number() -> None:

@@ -20,7 +20,6 @@ from tests.daemon.consumers.ftrace.text.text_model import (
     Events,
     entries_of,
     entry,
-    model_flags,
     model_line,
     one_event,
     renderer,
@@ -47,41 +46,6 @@ def buffer_with(*records: tuple[int, int, bytes], nr_cpus: int = 2, size_kb: int
 
 
 # --- what the kernel printed ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (text_options(context_info=False, latency_format=True), b"p_s8: v=(0)\n"),
-        (text_options(latency_format=True), b"  golden-46        0.....    3: p_s8: v=(0)\n"),
-        (text_options(latency_format=True, irq_info=False), b"  golden-46        0.....    3: p_s8: v=(0)\n"),
-        (
-            text_options(latency_format=True, verbose=True),
-            b"          golden      46   0 0 00000000 00000000 [0000000000000003] 3 (+0): p_s8: v=(0)\n",
-        ),
-    ],
-)
-def test_line_in_latency_format(options: frozenset[str], line: bytes) -> None:
-    events = one_event(b"p_s8 s8 v", 1039)
-    assert renderer(events, options).render_entry(0, 3, entry(1039, b"\0")) == line
-
-
-@pytest.mark.parametrize("options", [text_options(), text_options(record_tgid=True)])
-@pytest.mark.parametrize("clock_is_ns", [False, True])
-def test_context_against_model(options: frozenset[str], clock_is_ns: bool) -> None:
-    text = renderer(COUNT, options, clock_is_ns=clock_is_ns)
-    for pid in (46, 54, 7, 99, 0, -1, 12345678):
-        for cpu, ts in ((0, 0), (3, 999), (1024, 10**15), (7, 15370606999), (0, 2**64 - 1)):
-            data = entry(1041, bytes(4), pid)
-            assert text.render_entry(cpu, ts, data) == model_line(COUNT, options, clock_is_ns, cpu, ts, data)
-
-
-def test_flag_characters_against_model() -> None:
-    text = renderer(COUNT)
-    for flags in range(256):
-        for counts in (0, 0x01, 0x1F, 0xA0):
-            line = text.render_entry(0, 1, entry(1041, bytes(4), 46, flags, counts))
-            assert line[31:36] == model_flags(flags, counts)
 
 
 # --- internal records -----------------------------------------------------------------------------
@@ -179,22 +143,6 @@ def test_consuming_takes_no_more_than_it_prints() -> None:
         assert buffer.entries() == 4
 
 
-def test_cpus_are_merged_by_time() -> None:
-    buffer = buffer_with(
-        (1, 10, entry(1041, b"\1\0\0\0")),
-        (0, 20, entry(1041, b"\2\0\0\0")),
-        (1, 30, entry(1041, b"\3\0\0\0")),
-    )
-    assert renderer(COUNT).render(buffer.cursor(), 10000) == (
-        b"          golden-46      [001] .....           10: count: n=0x1 (1)\n"
-        b"          golden-46      [000] .....           20: count: n=0x2 (2)\n"
-        b"          golden-46      [001] .....           30: count: n=0x3 (3)\n"
-    )
-    assert (
-        renderer(COUNT, BARE).render(buffer.cursor(cpu=1), 10000) == b"count: n=0x1 (1)\ncount: n=0x3 (3)\n"
-    )
-
-
 def overwritten_buffer() -> tuple[RingBuffer, int]:
     """cpu 1 holds two old records, cpu 0 the newest of 600; and how many cpu 0 lost."""
     buffer = buffer_with((1, 1, entry(1041, bytes(4))), (1, 2, entry(1041, bytes(4))), size_kb=8)
@@ -215,14 +163,6 @@ def test_lost_line_of_consuming_readers() -> None:
     ]
     assert sum(b"LOST" in line for line in lines) == 1
     assert b"#####" not in text
-
-
-def test_lost_line_is_in_every_format() -> None:
-    buffer, lost = overwritten_buffer()
-    text = renderer(COUNT, text_options(raw=True, context_info=False)).render(
-        buffer.cursor(consume=True), 100000
-    )
-    assert b"type: 1041\nCPU:0 [LOST %d EVENTS]\ntype: 1041\n" % lost in text
 
 
 def test_buffer_started_lines() -> None:
