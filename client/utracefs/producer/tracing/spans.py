@@ -139,6 +139,8 @@ def _declaration(what: object, values: dict[str, Any]) -> str:
     text = getattr(what, "declaration", None)
     if text is None:
         text = str(what)
+        if callable(what) or what is None or not text.strip():
+            raise TypeError('a span has a name: @utracefs.span("NAME")')
     name, _, fields = text.strip().partition(" ")
     if not fields:
         fields = "; ".join(_field(name, value) for name, value in values.items())

@@ -52,6 +52,9 @@ def test_mistakes_are_reported_at_once(session: Session) -> None:
         declare(session, "shop u16 error", {})
     with pytest.raises(ValueError, match="wrong"):
         declare(session, "shop wrong id", {})
+    for without_name in (len, None, " "):  # `@span` above a function, without parentheses
+        with pytest.raises(TypeError, match=r'a span has a name: @utracefs.span\("NAME"\)'):
+            declare(session, without_name, {})
 
 
 PROCESS = """
