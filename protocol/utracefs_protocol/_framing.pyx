@@ -191,14 +191,6 @@ cdef class Scanner:
         return end
 
 
-def scan(
-    buffer: bytes | bytearray | memoryview, Py_ssize_t offset, max_object: int | None = None,
-    int max_nesting=8
-) -> int:
-    """`Scanner.scan` for a single look."""
-    return Scanner(max_object, max_nesting).scan(buffer, offset)
-
-
 def record_run(
     buffer: bytes | bytearray | memoryview, Py_ssize_t offset, max_object: int | None = None
 ) -> int:

@@ -8,17 +8,15 @@ is like `@attrs.frozen class Registered`: made by position or by name, compared 
 repr. attrs generates and compiles the source of such methods, 0.3 ms for each class, and takes 15 ms for
 itself (it imports inspect). To save a program's first event that time, the modules on its path use this
 instead. It compiles only `__init__`, when a class makes its first object. All other modules, except messages,
-use attrs. For the same reason `Choice` replaces enum.Enum.
+use attrs.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
-
-    T = TypeVar("T")
+    from collections.abc import Callable
+    from typing import Any, ClassVar, Self, dataclass_transform
 else:
 
     def dataclass_transform(**_: object) -> object:
@@ -97,33 +95,3 @@ class Frozen(metaclass=FrozenType):
     def __repr__(self) -> str:
         values = zip(self.__match_args__, self._values(), strict=True)
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values)})"
-
-
-class _ChoiceType(type):
-    """Makes an object for each name in a class body, and iterates over them."""
-
-    def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> None:
-        super().__init__(name, bases, body)
-        cls._all = tuple(cls(member) for member in body.get("__annotations__", {}) if bases)
-        for made in cls._all:
-            setattr(cls, made.name, made)
-
-    def __iter__(cls: type[T]) -> Iterator[T]:
-        return iter(cls._all)  # type: ignore[attr-defined]
-
-
-class Choice(metaclass=_ChoiceType):
-    """Base of a class with one object for each of a few names, compared by `is`:
-
-    class State(Choice):
-        NEW: ClassVar[State]
-        UP: ClassVar[State]
-    """
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}.{self.name}"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utracefs_protocol._framing import Scanner, record_run, scan
+from utracefs_protocol._framing import Scanner, record_run
 from utracefs_protocol.errors import ProtocolError
 
 OBJECTS = st.recursive(
@@ -24,6 +24,10 @@ OBJECTS = st.recursive(
     lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=3), inner, max_size=20),
     max_leaves=30,
 )
+
+
+def scan(buffer: Any, offset: int, max_object: int | None = None, max_nesting: int = 8) -> int:
+    return Scanner(max_object, max_nesting).scan(buffer, offset)
 
 
 def depth(value: Any) -> int:

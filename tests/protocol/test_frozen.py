@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from utracefs_protocol.frozen import Choice, Frozen
+from utracefs_protocol.frozen import Frozen
 
 
 class Point(Frozen):
@@ -92,27 +92,3 @@ def test_compared_by_class_and_value() -> None:
     assert len({Point(1), Point(1, 7), Point(2), Other(1)}) == 3
     with pytest.raises(TypeError):
         hash(Point([]))  # type: ignore[arg-type]
-
-
-class Colour(Choice):
-    RED: ClassVar[Colour]
-    """With a text of its own."""
-    GREEN: ClassVar[Colour]
-
-
-class Fruit(Choice):
-    RED: ClassVar[Fruit]
-
-
-def test_a_choice_has_one_object_a_name() -> None:
-    assert list(Colour) == [Colour.RED, Colour.GREEN]
-    assert [colour.name for colour in Colour] == ["RED", "GREEN"]
-    assert repr(Colour.RED) == "Colour.RED"
-    assert len({*Colour, *Fruit}) == 3
-    assert isinstance(Colour.RED, Colour)
-    assert list(Choice) == []
-    match Colour.GREEN:
-        case Colour.RED:
-            raise AssertionError
-        case Colour.GREEN:
-            pass

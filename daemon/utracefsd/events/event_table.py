@@ -16,23 +16,17 @@ It has the contents of a group in kernel/trace/trace_events_user.c, as plain obj
                                       v                        v
                                    removed  <------------------+
 
-An event kept only by standing lines is removed earlier if there is no space for another (idle_events.py).
-
 References are counted for: each data connection whose write_index table holds the event, each enabler, each
 attached probe. A persistent event's reference to itself is not counted here; so "busy" is a count above 0,
 and a non-persistent event is busy as long as it is in the table, because only the reaper may remove it
 (user_event_last_ref() counts the table's own reference of such an event).
 
 Reaping corresponds to the kernel's work queue (delayed_destroy_user_event()), whose delay is one work item.
-So a program that restarts finds its event unchanged only if something referred to it meanwhile: it is enabled
-or has triggers, or the event is persistent. A filter on a disabled event is removed with it, as in the
-kernel; `standing_filters` gives it to the next one.
+So a program that restarts finds its event unchanged only if something referred to it meanwhile.
 
 The status byte of an event is the OR of its probes' status bits. Only `attach` and `detach` change it. The
 probe changes first, then the byte, then the enablers (user_event_reg() and update_enable_bit_for() in the
 kernel), so a program that sees the byte set finds the probe in place.
-
-All text is bytes. Errors are TraceError with the kernel's errno, in the kernel's order of checks.
 """
 
 import errno
@@ -82,13 +76,9 @@ class EventTable:
     user_events_max: limit of events at a time (sysctl kernel.user_events_max); may be changed at any time,
     also below the present number, which then only prevents new ones. first_id: the lowest trace event id.
 
-    `enablers` are the words that follow the byte; this table counts their references.
-
-    The callbacks run inside the operation and must not raise. A new event is announced twice:
-    `before_created` is for observers that only note it (the log of the state), then `on_created` for those
-    which may act on it (enable it). So the log has an event before any change of it. `on_removed` follows
-    each removal, `on_dynamic_removed` each attempt to remove through dynamic_events, where the kernel clears
-    marked buffers.
+    The callbacks run inside the operation and must not raise. `before_created` only notes a new event (the
+    log of the state), so the log has it before `on_created` acts on it. `on_dynamic_removed` follows each
+    attempt to remove through dynamic_events, where the kernel clears marked buffers.
     """
 
     def __init__(
@@ -117,7 +107,6 @@ class EventTable:
         """How many events each system has."""
         self._events: dict[int, Event] = {}  # by id; dicts keep the order of creation
         self._by_path: dict[tuple[bytes, bytes], Event] = {}
-        self._single: dict[bytes, Event] = {}
         # By name and fields: a user may make thousands with one name, and each registration looks for one.
         self._multi: dict[tuple[bytes, bytes], Event] = {}
         # All with one name in the order of creation, for names that have several formats.
@@ -145,7 +134,8 @@ class EventTable:
         """The events registered under this name, single and multi-format, in the order of their creation."""
         if name in self._named:
             return list(self._named[name])
-        return [self._single[name]] if name in self._single else []
+        event = self.get(SYSTEM, name)
+        return [] if event is None else [event]
 
     def by_id(self, event_id: int) -> Event | None:
         return self._events.get(event_id)
@@ -186,7 +176,7 @@ class EventTable:
         """Kind first, then name, then fields (find_user_event())."""
         if multi_format:
             return self._multi.get((asked.name, asked.fields_text))
-        event = self._single.get(asked.name)
+        event = self.get(SYSTEM, asked.name)
         if event is not None and event.fields_text != asked.fields_text:
             raise TraceError(
                 errno.EADDRINUSE,
@@ -247,8 +237,6 @@ class EventTable:
             self._multi[event.name, event.fields_text] = event
             if event.name not in self._named:
                 self._named[event.name] = dict.fromkeys(self.named(event.name))
-        else:
-            self._single[event.name] = event
         if event.name in self._named:
             self._named[event.name][event] = None
         self.system_sizes[event.system] += 1
@@ -374,8 +362,6 @@ class EventTable:
             return
         if event.multi_format:
             self._multi.pop((event.name, event.fields_text), None)
-        else:
-            del self._single[event.name]
         named = self._named.get(event.name)
         if named is not None:
             del named[event]

@@ -158,16 +158,19 @@ class StateFolder:
             try:
                 if stat.S_ISREG(path.lstat().st_mode):
                     continue
-                aside = self.path / SET_ASIDE
-                with contextlib.suppress(FileExistsError):
-                    disk.mkdir(aside, 0o700)
-                remove(aside / name)
-                disk.rename(path, aside / name)
-                daemon_log("state-file-foreign", path=path, aside=aside)
+                self._move_aside(path)
+                daemon_log("state-file-foreign", path=path, aside=self.path / SET_ASIDE)
             except FileNotFoundError:
                 pass
             except OSError as error:
                 daemon_log("state-file-in-the-way", path=path, reason=error.strerror)
+
+    def _move_aside(self, path: Path) -> None:
+        """FileNotFoundError."""
+        with contextlib.suppress(FileExistsError):
+            disk.mkdir(self.path / SET_ASIDE, 0o700)
+        remove(self.path / SET_ASIDE / path.name)
+        disk.rename(path, self.path / SET_ASIDE / path.name)
 
     def set_aside(self, why: str) -> None:
         """Move the files to set-aside/, replacing what was there, for a start with an empty state."""
@@ -175,11 +178,9 @@ class StateFolder:
         daemon_log("state-set-aside", aside=aside, reason=why)
         self._buffers.clear()
         remove(aside)
-        with contextlib.suppress(FileExistsError):
-            disk.mkdir(aside, 0o700)
         for path in [self.log, *self._buffer_folders(), *self._tables()]:
             with contextlib.suppress(FileNotFoundError):
-                disk.rename(path, aside / path.name)
+                self._move_aside(path)
 
     def remove_former_state(self) -> None:
         """Remove the state that the previous daemon left, except for its journal: producers' data rings do
@@ -232,18 +233,10 @@ class StateFolder:
 
     def _lose_buffer(self, instance: TakenInstance, error: Exception) -> None:
         """Keep the files of a damaged ring buffer in set-aside; the instance gets an empty one."""
-        aside = self.path / SET_ASIDE
-        daemon_log(
-            "buffer-lost",
-            instance=f"the instance {shown(instance.name)}" if instance.name else "the top instance",
-            aside=aside,
-            reason=error,
-        )
-        with contextlib.suppress(FileExistsError):
-            disk.mkdir(aside, 0o700)
-        remove(aside / instance.buffer_folder)
+        name = f"the instance {shown(instance.name)}" if instance.name else "the top instance"
+        daemon_log("buffer-lost", instance=name, aside=self.path / SET_ASIDE, reason=error)
         with contextlib.suppress(FileNotFoundError):
-            disk.rename(self.path / instance.buffer_folder, aside / instance.buffer_folder)
+            self._move_aside(self.path / instance.buffer_folder)
         instance.buffer_folder = ""
 
     def _adopted(self, folder: str) -> RingBuffer:

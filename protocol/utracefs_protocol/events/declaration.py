@@ -24,7 +24,7 @@ from __future__ import annotations
 import errno
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.frozen import Choice, Frozen
+from utracefs_protocol.frozen import Frozen
 from utracefs_protocol.limits import (
     ENTRY_HEADER_SIZE,
     MAX_ARRAY_LENGTH,
@@ -105,8 +105,10 @@ _INSTEAD: Final = {
 }
 
 
-class FieldKind(Choice):
-    """How a field's bytes are to be read."""
+class FieldKind:
+    """How a field's bytes are to be read: one object for each, since importing enum takes time."""
+
+    __slots__ = ("name",)
 
     INTEGER: ClassVar[FieldKind]
     """Little-endian, `size` bytes, `signed`."""
@@ -118,6 +120,17 @@ class FieldKind(Choice):
     """Location word: size << 16 | offset, the offset counted from the beginning of the entry."""
     REL_LOC: ClassVar[FieldKind]
     """Location word whose offset counts from the byte after the word itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        setattr(FieldKind, name, self)
+
+    def __repr__(self) -> str:
+        return f"FieldKind.{self.name}"
+
+
+for _kind in ("INTEGER", "CHAR_ARRAY", "STRUCT", "DATA_LOC", "REL_LOC"):
+    FieldKind(_kind)
 
 
 class Field(Frozen):

@@ -11,6 +11,8 @@ from utracefs_protocol.events.declaration import Field, FieldKind
 
 ENTRY = bytes(range(8)) + struct.pack("<HH", 16, 3) + struct.pack("<HH", 2, 3) + b"abcdef"
 
+KINDS = [FieldKind.INTEGER, FieldKind.CHAR_ARRAY, FieldKind.STRUCT, FieldKind.DATA_LOC, FieldKind.REL_LOC]
+
 
 def field(offset: int, size: int, kind: FieldKind) -> Field:
     return Field(b"type", b"name", offset, size, False, kind)
@@ -38,7 +40,7 @@ def test_a_location_word_has_4_bytes_whatever_a_format_says(size: int) -> None:
         field_bytes(field(8, size, FieldKind.DATA_LOC), ENTRY[:11])
 
 
-@pytest.mark.parametrize("kind", [*FieldKind])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("offset", "size"),
     [(19, 4), (22, 1), (23, 0), (2**32, 4), (2**64 - 4, 4), (2**64, 4), (10**30, 10**30), (0, 2**64 - 1)],
@@ -56,7 +58,7 @@ def test_nothing_at_all() -> None:
     assert field_bytes(field(0, 0, FieldKind.STRUCT), b"") == b""
 
 
-@given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 9), st.sampled_from([*FieldKind]))
+@given(st.binary(max_size=40), st.integers(0, 40), st.integers(0, 9), st.sampled_from(KINDS))
 def test_never_anything_but_bytes_of_the_entry(entry: bytes, offset: int, size: int, kind: FieldKind) -> None:
     start, length = offset, size or len(entry) - offset
     if kind in (FieldKind.DATA_LOC, FieldKind.REL_LOC):

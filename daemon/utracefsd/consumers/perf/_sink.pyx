@@ -79,7 +79,6 @@ cdef class PerfSink:
     cdef readonly int cpu
     cdef public bint enabled
     cdef public Filter filter  #: Filter | None
-    cdef readonly bint sample_id_all
     cdef readonly int data_pages
     cdef SealedMemory memory                # of the ring; None without one
     cdef uint8_t *map                       # NULL without a ring
@@ -92,7 +91,7 @@ cdef class PerfSink:
 
     def __init__(
         self, id: int, *, sample_period: int = 1, sample_freq: int = 0, sample_type: int = 0x10587,
-        pid: int = -1, cpu: int = -1, data_pages: int = 0, bint enabled=True, bint sample_id_all=True
+        pid: int = -1, cpu: int = -1, data_pages: int = 0, bint enabled=True
     ):
         """Make the ring, if data_pages is not 0. The values are checked where they came in (PerfAttr).
 
@@ -104,7 +103,6 @@ cdef class PerfSink:
         self.pid = pid
         self.cpu = cpu
         self.enabled = enabled
-        self.sample_id_all = sample_id_all
         self.sample_period = 1 if sample_freq else sample_period
         if data_pages:
             self.make_ring(data_pages)
@@ -264,7 +262,7 @@ cdef class PerfSink:
         cdef uint64_t lost_size = 0
         cdef PerfHeader header
         if self.pending_lost:
-            lost_size = 24 + self.trailer_size()
+            lost_size = 24 + 8 * popcount(self.sample_type & SAMPLE_TRAILER)
         if tail > self.head or used > self.size or self.size - used <= need + lost_size:
             return False
         if not self.memory.take(DATA_OFFSET + self.head + need + lost_size):
@@ -276,16 +274,12 @@ cdef class PerfSink:
             self.put(&header, 8)
             self.put(&self.id, 8)
             self.put(&self.pending_lost, 8)
-            if self.sample_id_all:
-                self.put_trailer(r)
+            self.put_trailer(r)
             self.pending_lost = 0
         return True
 
-    cdef uint64_t trailer_size(self) noexcept:
-        return 8 * popcount(self.sample_type & SAMPLE_TRAILER) if self.sample_id_all else 0
-
     cdef void put_trailer(self, Record *r) noexcept:
-        """Write a struct sample_id, its parts in the order of __perf_event__output_id_sample()."""
+        """Write a struct sample_id (attr.sample_id_all), in the order of __perf_event__output_id_sample()."""
         self.put_who_and_when(r)
         if self.sample_type & SAMPLE_IDENTIFIER:
             self.put(&self.id, 8)

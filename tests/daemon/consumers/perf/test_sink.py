@@ -105,9 +105,8 @@ def test_sample_types(sample_type: int) -> None:
         ring.close()
 
 
-@pytest.mark.parametrize("sample_id_all", [False, True])
-def test_lost_samples_are_reported_before_the_next_that_fits(sample_id_all: bool) -> None:
-    ring = Ring(sample_id_all=sample_id_all)
+def test_lost_samples_are_reported_before_the_next_that_fits() -> None:
+    ring = Ring()
     try:
         count = 0
         while ring.probe.lost < 3:
@@ -123,7 +122,7 @@ def test_lost_samples_are_reported_before_the_next_that_fits(sample_id_all: bool
         lost, sample = ring.read()
         assert lost == Lost(77, 3)
         assert isinstance(sample, Sample)
-        trailer = struct.pack("<iiQIIQ", 7, 8, 99, 1, 0, 77) if sample_id_all else b""
+        trailer = struct.pack("<iiQIIQ", 7, 8, 99, 1, 0, 77)
         expected = struct.pack("<IHHQQ", 2, 0, 24 + len(trailer), 77, 3) + trailer
         data = ring.mapping[4096 + head :] + ring.mapping[4096:8192]
         assert data[: len(expected)] == expected

@@ -15,7 +15,10 @@ cdef extern from "ring_buffer.h":
         uint64_t ts
         const uint8_t *data
         uint32_t size
+    struct rb_control:
+        uint32_t nr_cpus
     ctypedef struct rb_cpu:
+        rb_control *control
         uint32_t nr
         uint32_t subbuf_size
         uint64_t last_ts

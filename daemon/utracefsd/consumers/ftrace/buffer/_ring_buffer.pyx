@@ -30,6 +30,10 @@ from posix.time cimport CLOCK_MONOTONIC
 from utracefsd.machine._machine cimport clock_ns
 
 cdef extern from "ring_mapping.h" nogil:
+    struct rb_state:
+        uint64_t tail, overrun, lost, dropped, late, late_by
+    rb_state *rb_state_of "rb_state" (const rb_cpu *)
+    uint64_t rb_used(const rb_state *)
     enum:
         RB_MAX_SUBBUFS
         RB_PAGE_HEADER
@@ -40,27 +44,18 @@ cdef extern from "ring_mapping.h" nogil:
     int rb_append(rb_cpu *, uint64_t ts, uint64_t common, const void *, size_t)
     void rb_clear(rb_cpu *)
     void rb_copy(rb_cpu *, const rb_cpu *)
-    uint64_t rb_overrun(rb_cpu *)
-    uint64_t rb_dropped(rb_cpu *)
-    uint64_t rb_late(rb_cpu *)
-    uint64_t rb_late_by(rb_cpu *)
     uint64_t rb_read(rb_cpu *)
     uint64_t rb_entries(rb_cpu *)
     uint64_t rb_bytes(rb_cpu *)
     uint64_t rb_oldest_ts(rb_cpu *)
-    uint64_t rb_pages_used(rb_cpu *)
-    uint64_t rb_lost(rb_cpu *)
     bint rb_overwrite(rb_cpu *)
     void rb_set_overwrite(rb_cpu *, bint)
-    uint32_t rb_cpu_count(rb_cpu *)
-    uint32_t rb_subbuf_size(rb_cpu *)
     void rb_consumed(rb_cpu *, uint32_t, uint64_t, uint64_t)
     void rb_iter_start(rb_cpu *, rb_iter *)
     bint rb_iter_peek(rb_cpu *, rb_iter *)
     void rb_iter_advance(rb_cpu *, rb_iter *)
     bint rb_consume_peek(rb_cpu *, rb_iter *)
     bint rb_iter_page(rb_cpu *, rb_iter *, uint8_t *)
-    uint64_t rb_tail(rb_cpu *)
 
 cdef extern from "spare.h" nogil:
     size_t spare_map_size(uint32_t)
@@ -347,7 +342,7 @@ cdef class RingBuffer:
         # The file cpu0 exists, unless its ring was a spare that was removed.
         adopt_ring(&first, folder, 0, 0 if os.path.lexists(f"{folder}/cpu0") else 1)
         try:
-            buffer.allocate(min(rb_cpu_count(&first), 1 << 16), rb_subbuf_size(&first), folder)
+            buffer.allocate(min(first.control.nr_cpus, 1 << 16), first.subbuf_size, folder)
         finally:
             rb_unmap(&first)
         buffer.guess_map() if guess else buffer.adopt_map()
@@ -377,8 +372,8 @@ cdef class RingBuffer:
         adopt_ring(b, self.folder, cpu, which)
         if (
             rb_cpu_number(b) != <uint32_t>cpu
-            or rb_cpu_count(b) != <uint32_t>self.nr_cpus
-            or rb_subbuf_size(b) != <uint32_t>self.subbuf_size
+            or b.control.nr_cpus != <uint32_t>self.nr_cpus
+            or b.subbuf_size != <uint32_t>self.subbuf_size
         ):
             raise ValueError(f"{self.folder}/{file_of(cpu, which)}: does not belong to the other cpus' files")
         return 0
@@ -521,9 +516,9 @@ cdef class RingBuffer:
 
     def stats(self, int cpu) -> BufferStats:
         cdef rb_cpu *b = self.one(cpu)
+        cdef rb_state *s = rb_state_of(b)
         return BufferStats(
-            rb_entries(b), rb_overrun(b), 0, rb_bytes(b), rb_oldest_ts(b), rb_dropped(b), rb_read(b),
-            rb_late(b), rb_late_by(b),
+            rb_entries(b), s.overrun, 0, rb_bytes(b), rb_oldest_ts(b), s.dropped, rb_read(b), s.late, s.late_by
         )
 
     def entries(self, int cpu=-1) -> int:
@@ -532,7 +527,7 @@ cdef class RingBuffer:
 
     def overruns(self, int cpu=-1) -> int:
         cdef int end, first = self.range_of(cpu, &end), i
-        return sum([rb_overrun(&self.cpus[i]) for i in range(first, end)])
+        return sum([rb_state_of(&self.cpus[i]).overrun for i in range(first, end)])
 
     def is_empty(self, int cpu=-1) -> bool:
         cdef int end, first = self.range_of(cpu, &end), i
@@ -543,7 +538,7 @@ cdef class RingBuffer:
         # full_hit() and rb_watermark_hit() of the kernel: pages from head to tail, also the one being
         # written; while that is the reader page, nothing counts as full.
         cdef rb_cpu *b = self.one(cpu)
-        return 0 if rb_is_empty(b) else 100 * rb_pages_used(b) // b.nr
+        return 0 if rb_is_empty(b) else 100 * rb_used(rb_state_of(b)) // b.nr
 
     # ---- reading ----
 
@@ -608,7 +603,7 @@ cdef class Cursor:
         for cpu in range(self.first_cpu, self.end_cpu):
             if self.ring(cpu) != NULL:
                 rb_iter_start(self.ring(cpu), &self.iters[cpu - self.first_cpu])
-                self.last_tail = rb_tail(self.ring(cpu))
+                self.last_tail = rb_state_of(self.ring(cpu)).tail
 
     def __dealloc__(self):
         free(self.iters)
@@ -659,7 +654,7 @@ cdef class Cursor:
         # page size of a RingBuffer never changes.
         self.size = found.next.size
         memcpy(self.copy, found.next.data, found.next.size)
-        self.lost = rb_lost(self.ring(best)) if self.consume else found.lost
+        self.lost = rb_state_of(self.ring(best)).lost if self.consume else found.lost
         self.overrun = found.overtaken
         self.peek_pos = found.next.pos
         self.peek_off = found.next.off

@@ -49,17 +49,9 @@ static inline int rb_decode(const struct rb_page *page, uint32_t off, uint32_t e
 
 /* ---- numbers ---- */
 
-static inline uint64_t rb_overrun(const rb_cpu *b) { return rb_state(b)->overrun; }
-static inline uint64_t rb_dropped(const rb_cpu *b) { return rb_state(b)->dropped; }
-static inline uint64_t rb_late(const rb_cpu *b) { return rb_state(b)->late; }
-static inline uint64_t rb_late_by(const rb_cpu *b) { return rb_state(b)->late_by; }
-static inline uint64_t rb_lost(const rb_cpu *b) { return rb_state(b)->lost; }
-static inline uint64_t rb_pages_used(const rb_cpu *b) { return rb_used(rb_state(b)); }
 static inline int rb_overwrite(const rb_cpu *b) { return b->control->overwrite; }
 static inline void rb_set_overwrite(const rb_cpu *b, int on) { b->control->overwrite = on; }
 static inline uint32_t rb_cpu_number(const rb_cpu *b) { return b->control->cpu; }
-static inline uint32_t rb_cpu_count(const rb_cpu *b) { return b->control->nr_cpus; }
-static inline uint32_t rb_subbuf_size(const rb_cpu *b) { return b->subbuf_size; }
 static inline uint64_t rb_read(const rb_cpu *b) { return rb_state(b)->read_before + b->read_entries; }
 
 static inline uint64_t rb_entries(const rb_cpu *b)
@@ -239,15 +231,10 @@ static inline int rb_has_full_page(const rb_cpu *b)
 
 /* ---- walking ---- */
 
-static inline uint64_t rb_tail(const rb_cpu *b)
-{
-    return rb_state(b)->tail;
-}
-
 static inline void rb_iter_start(const rb_cpu *b, rb_iter *it)
 {
     memset(it, 0, sizeof *it);
-    it->seen_overrun = rb_overrun(b);
+    it->seen_overrun = rb_state(b)->overrun;
     it->identity = b->identity;
 }
 
@@ -306,7 +293,7 @@ static inline void rb_iter_advance(const rb_cpu *b, rb_iter *it)
     it->ts = it->next.ts;
     it->have = 0;
     it->overtaken = 0;
-    it->seen_overrun = rb_overrun(b);
+    it->seen_overrun = rb_state(b)->overrun;
 }
 
 /* The rest of the walk's page, as a page of subbuf_size bytes at `out`: 1; 0: nothing is left. The walk
