@@ -107,20 +107,9 @@ def selection_options(function: F) -> F:
     """`-e`, `--cpu`, `-P`, `--since`, `--until`, `--filter`, `--raw-eventheader`; the parameter `selection`
     is a Selection."""
 
-    def run(
-        *args: Any,
-        events: tuple[str, ...],
-        cpus: frozenset[int] | None,
-        pids: tuple[int, ...],
-        since_ns: int | None,
-        until_ns: int | None,
-        filters: tuple[str, ...],
-        raw_eventheader: bool,
-        **options: Any,
-    ) -> Any:
-        selection = Selection(
-            events, cpus, frozenset(pids) or None, since_ns, until_ns, all_filters(filters), raw_eventheader
-        )
+    def run(*args: Any, pids: tuple[int, ...], filters: tuple[str, ...], **options: Any) -> Any:
+        given = {name: options.pop(name) for name in attrs.fields_dict(Selection) if name in options}
+        selection = Selection(**given, pids=frozenset(pids) or None, filter=all_filters(filters))
         return function(*args, selection=selection, **options)
 
     return with_options(
