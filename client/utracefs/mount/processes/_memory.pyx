@@ -39,9 +39,9 @@ cdef extern from "remote_memory.h" nogil:
         int on
         int atomic
     int rm_open(pid_t tid, rm_files *files, uint64_t *stack_address, char *random)
-    int rm_read(rm_files files, uint64_t address, void *into, size_t size)
+    int RM_READ, RM_WRITE
+    int rm_move(rm_files files, uint64_t address, void *data, size_t size, int way)
     int rm_read_string(rm_files files, uint64_t address, char *into, size_t limit)
-    int rm_write(rm_files files, uint64_t address, const void *data, size_t size)
     int rm_set_bit(rm_bit *bit)
     uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
 
@@ -167,7 +167,7 @@ cdef int open_files(_Access a) noexcept nogil:
 
 
 cdef int read_bytes(_Access a) noexcept nogil:
-    return rm_read(a.fds[0], a.address, a.place, a.size)
+    return rm_move(a.fds[0], a.address, a.place, a.size, RM_READ)
 
 
 cdef int read_text(_Access a) noexcept nogil:
@@ -175,7 +175,7 @@ cdef int read_text(_Access a) noexcept nogil:
 
 
 cdef int write_bytes(_Access a) noexcept nogil:
-    return rm_write(a.fds[0], a.address, a.place, a.size)
+    return rm_move(a.fds[0], a.address, a.place, a.size, RM_WRITE)
 
 
 cdef int change_bit(_Access a) noexcept nogil:

@@ -183,34 +183,20 @@ static inline int rm_open(pid_t tid, struct rm_files *files, uint64_t *stack_add
 	return got == 16 ? 0 : -ESRCH;
 }
 
-/* 0, or an error; then `into` may have been filled in part. */
-static inline int rm_read(struct rm_files files, uint64_t address, void *into, size_t size)
+/* Reads into `data`, or with RM_WRITE writes it. 0, or an error; then a part may be done. */
+static inline int rm_move(struct rm_files files, uint64_t address, void *data, size_t size, int way)
 {
-	int error = rm_check(files.maps, address, size, RM_READ);
+	int error = rm_check(files.maps, address, size, way);
 	size_t done = 0;
 
 	while (!error && done < size) {
-		ssize_t got = pread(files.mem, (char *)into + done, size - done, (off_t)(address + done));
-		if (got > 0)
-			done += got;
-		else if (got == 0)
-			error = -ESRCH;
-		else if (errno != EINTR)
-			error = -EFAULT;
-	}
-	return error;
-}
-
-static inline int rm_write(struct rm_files files, uint64_t address, const void *from, size_t size)
-{
-	int error = rm_check(files.maps, address, size, RM_WRITE);
-	size_t done = 0;
-
-	while (!error && done < size) {
-		ssize_t put = pwrite(files.mem, (const char *)from + done, size - done, (off_t)(address + done));
-		if (put > 0)
-			done += put;
-		else if (put == 0)
+		char *from = (char *)data + done;
+		off_t at = (off_t)(address + done);
+		ssize_t moved = way == RM_WRITE ? pwrite(files.mem, from, size - done, at)
+						: pread(files.mem, from, size - done, at);
+		if (moved > 0)
+			done += moved;
+		else if (moved == 0)
 			error = -ESRCH;
 		else if (errno != EINTR)
 			error = -EFAULT;
@@ -232,7 +218,7 @@ static inline ssize_t rm_read_string(struct rm_files files, uint64_t address, ch
 
 		if (piece > limit + 1 - have)
 			piece = limit + 1 - have;
-		error = rm_read(files, address + have, into + have, piece);
+		error = rm_move(files, address + have, into + have, piece, RM_READ);
 		if (error)
 			return error;
 		nul = memchr(into + have, 0, piece);
