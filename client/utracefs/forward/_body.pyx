@@ -7,11 +7,12 @@ SS_FORMAT and SS_COMM.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport TEXT_VALUE, Raw, RecordSource, kind_of, text_length
 from utracefs_protocol.events._fields cimport Place, find_bytes, set_place
+from utracefs_protocol.memory cimport resized, zeroed
 from utracefs_protocol.pages._stream_ring cimport StreamRing
 from utracefs_protocol.pages.stream_ring cimport *
 #: from utracefs_protocol.events.declaration import Field
@@ -68,11 +69,9 @@ cdef class Cutter:
         self.sampled = {}
         self._max_records = max(max_records, 1)
         self._max_bytes = max(max_bytes, 1)
-        self._judged = <uint8_t *>calloc(NR_IDS, 1)
-        self._counted = <uint32_t *>calloc(NR_IDS, sizeof(uint32_t))
-        self._ids = <uint16_t *>calloc(NR_IDS, sizeof(uint16_t))
-        if self._judged == NULL or self._counted == NULL or self._ids == NULL:
-            raise MemoryError
+        self._judged = <uint8_t *>zeroed(NR_IDS, 1)
+        self._counted = <uint32_t *>zeroed(NR_IDS, sizeof(uint32_t))
+        self._ids = <uint16_t *>zeroed(NR_IDS, sizeof(uint16_t))
 
     def __dealloc__(self):
         free(self._judged)
@@ -124,13 +123,9 @@ cdef class Cutter:
     cdef int copy_run(self) except -1:
         """Append the run to `_data`."""
         cdef Py_ssize_t size = self._size + self._run_size
-        cdef void *grown
         if size > self._capacity:
-            grown = realloc(self._data, max(2 * self._capacity, size))
-            if grown == NULL:
-                raise MemoryError
-            self._data = <uint8_t *>grown
             self._capacity = max(2 * self._capacity, size)
+            self._data = <uint8_t *>resized(self._data, self._capacity)
         if self._run_size:
             memcpy(self._data + self._size, self._run, self._run_size)
         self._size = size

@@ -14,13 +14,14 @@ An integer column is packed as differences to the least value, in as few bytes a
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 
 from utracefs.recordings._columns cimport Values, put_fields
 from utracefs.recordings._records cimport *
 
 from utracefs_protocol.events._fields cimport elements_text
 from utracefs_protocol.events._line cimport load_signed, load_unsigned
+from utracefs_protocol.memory cimport resized
 
 from utracefs_protocol.text import text_of
 
@@ -67,14 +68,10 @@ cdef class Integers(Values):
     cdef int add(self, uint64_t value) except -1:
         """A signed value is given as its 64 bits."""
         cdef uint64_t key = value ^ self._flip
-        cdef void *room
         cdef size_t capacity
         if self._count == self._capacity:
             capacity = 2 * self._capacity + 64
-            room = realloc(self._keys, capacity * sizeof(uint64_t))
-            if room == NULL:
-                raise MemoryError
-            self._keys = <uint64_t *>room
+            self._keys = <uint64_t *>resized(self._keys, capacity * sizeof(uint64_t))
             self._capacity = capacity
         if not self._count:
             self._least = self._most = key

@@ -14,12 +14,13 @@ Layout: https://arrow.apache.org/docs/format/Columnar.html. Values are little-en
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport *
 from utracefs_protocol.events._fields cimport FIXED, Place, elements_text, find_bytes
 from utracefs_protocol.events._line cimport load_signed, load_unsigned
+from utracefs_protocol.memory cimport resized
 
 from utracefs_protocol.events.declaration import NUMBER_SIZES
 from utracefs_protocol.text import clean
@@ -50,14 +51,10 @@ cdef class _Buffer:
     cdef int room(self, Py_ssize_t more) except -1:
         """Make room for `more` bytes behind `size`."""
         cdef Py_ssize_t capacity
-        cdef void *data
         if self.size + more <= self.capacity:
             return 0
         capacity = max(2 * self.capacity, self.size + more)
-        data = realloc(self.data, capacity)
-        if data == NULL:
-            raise MemoryError
-        self.data = <uint8_t *>data
+        self.data = <uint8_t *>resized(self.data, capacity)
         self.capacity = capacity
         return 0
 

@@ -23,7 +23,7 @@ import json
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strlen
 
 from utracefs.recordings._records cimport HEADER, Raw, RecordSource
@@ -31,6 +31,7 @@ from utracefs_protocol.events._fields cimport put_json_float
 from utracefs_protocol.events._line cimport (
     Line, load_signed, load_unsigned, put, put_char, put_decimal, put_hex_pairs, put_signed
 )
+from utracefs_protocol.memory cimport resized, zeroed
 
 cdef extern from "<arpa/inet.h>" nogil:
     const char *inet_ntop(int family, const void *data, char *text, unsigned size)
@@ -133,9 +134,7 @@ cdef class Plan:
         self._related_at = related_at
         self._count = len(nodes)
         self._keys = []
-        self._nodes = <Node *>calloc(self._count + 1, sizeof(Node))
-        if self._nodes == NULL:
-            raise MemoryError
+        self._nodes = <Node *>zeroed(self._count + 1, sizeof(Node))
         for i, one in enumerate(nodes):
             node = &self._nodes[i]
             node.op = one.op
@@ -574,10 +573,8 @@ cdef class EventHeaders(RecordSource):
     cdef size_t _size
 
     def __cinit__(self):
-        self._is_header = <uint8_t *>calloc(1 << 16, 1)
-        self._to = <char *>malloc(FIRST_ROOM)
-        if self._is_header == NULL or self._to == NULL:
-            raise MemoryError
+        self._is_header = <uint8_t *>zeroed(1 << 16, 1)
+        self._to = <char *>resized(NULL, FIRST_ROOM)
         self._room = FIRST_ROOM
 
     def __init__(
@@ -629,7 +626,6 @@ cdef class EventHeaders(RecordSource):
     cdef size_t _rest(self, uint16_t id, const uint8_t *entry, size_t size) except? 0:
         """Copy a record that is not decoded, with another id; its size, or 0."""
         cdef uint16_t new
-        cdef void *to
         found = self._rests.get(id)
         if found is None:
             found = self._find_rest(id)
@@ -637,10 +633,7 @@ cdef class EventHeaders(RecordSource):
                 return 0
             self._rests[id] = found
         if size > self._room:
-            to = realloc(self._to, size)
-            if to == NULL:
-                raise MemoryError
-            self._to = <char *>to
+            self._to = <char *>resized(self._to, size)
             self._room = size
         new = found
         memcpy(self._to, entry, size)

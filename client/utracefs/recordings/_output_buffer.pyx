@@ -2,7 +2,9 @@
 """Output in pieces, for all writers of text and samples."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
+
+from utracefs_protocol.memory cimport resized
 
 cdef enum:
     FIRST_ROOM = 64 << 10
@@ -36,9 +38,6 @@ cdef class Pieces:
 
     cdef int _grow(self) except -1:
         cdef size_t capacity = 2 * self._capacity + FIRST_ROOM
-        cdef void *text = realloc(self._text, capacity)
-        if text == NULL:
-            raise MemoryError
-        self._text = <char *>text
+        self._text = <char *>resized(self._text, capacity)
         self._capacity = capacity
         return 0

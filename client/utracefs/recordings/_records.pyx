@@ -16,13 +16,14 @@ import cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings.trace_dat._merge cimport Merge, Stream
 from utracefs_protocol.events._fields cimport *
 from utracefs_protocol.events._line cimport load_float, load_signed, load_unsigned
 from utracefs_protocol.filter._program cimport Filter, Names
+from utracefs_protocol.memory cimport zeroed
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
 from utracefs_protocol.events.declaration import FieldKind
@@ -95,9 +96,7 @@ cdef class EventDecoder:
         self.paths = paths
         self.opcode = opcode
         self.count = len(self.names)
-        self.getters = <Getter *>calloc(self.count + 1, sizeof(Getter))
-        if self.getters == NULL:
-            raise MemoryError
+        self.getters = <Getter *>zeroed(self.count + 1, sizeof(Getter))
         for i, field in enumerate(fields):
             set_getter(&self.getters[i], field)
             self.getters[i].is_json = self.names[i] in json

@@ -10,12 +10,13 @@ names of time 0 are read in advance. Records later than the `window` allows are 
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from utracefs.recordings._heap cimport Entry, earlier, sift_down
 from utracefs.recordings._records cimport Raw, RecordSource, text_length
 from utracefs_protocol.events._line cimport load32, load64
+from utracefs_protocol.memory cimport resized
 
 from utracefs.recordings.perf_data.format import PERF_RECORD_COMM
 from utracefs_protocol.pages.perf_ring import PERF_RECORD_LOST, PERF_RECORD_SAMPLE, Sample
@@ -281,12 +282,8 @@ cdef class Samples(RecordSource):
     cdef int _push(self, uint64_t time) except -1:
         cdef Entry new
         cdef size_t i = self._count, parent
-        cdef void *heap
         if self._count == self._capacity:
-            heap = realloc(self._heap, (2 * self._capacity + 1024) * sizeof(Entry))
-            if heap == NULL:
-                raise MemoryError
-            self._heap = <Entry *>heap
+            self._heap = <Entry *>resized(self._heap, (2 * self._capacity + 1024) * sizeof(Entry))
             self._capacity = 2 * self._capacity + 1024
         new.time = time
         new.number = self._at

@@ -6,10 +6,11 @@ source's own records keep their order. Equal times are in the order of the sourc
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 
 from utracefs.recordings._heap cimport Entry, order, sift_down
 from utracefs.recordings._records cimport Raw, RecordSource
+from utracefs_protocol.memory cimport zeroed
 #: from utracefs.recordings.several.timeline import Timeline
 
 cdef struct Member:
@@ -54,10 +55,8 @@ cdef class MergedSources(RecordSource):
         cdef uint64_t mask = <uint64_t>-1
         members = list(members)
         self._sources = [source for source, _, _ in members]
-        self._members = <Member *>calloc(len(members) + 1, sizeof(Member))
-        self._heap = <Entry *>calloc(len(members) + 1, sizeof(Entry))
-        if self._members == NULL or self._heap == NULL:
-            raise MemoryError
+        self._members = <Member *>zeroed(len(members) + 1, sizeof(Member))
+        self._heap = <Entry *>zeroed(len(members) + 1, sizeof(Entry))
         self.broken = -1
         self._count = len(members)
         for i, (source, timeline, first_buffer) in enumerate(members):

@@ -10,9 +10,10 @@ A page is read in place in the (mapped) file, without copies; nothing is kept of
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 
 from utracefs.recordings._heap cimport Entry, order, sift_down
+from utracefs_protocol.memory cimport zeroed
 from utracefs_protocol.pages._subbuf cimport END, RECORD, Found, broken, find_record, missed_before, open_page
 
 
@@ -39,10 +40,8 @@ cdef class Merge:
         extents = list(extents)
         self._recover = recover
         PyObject_GetBuffer(file, &self._file, PyBUF_SIMPLE)
-        self._streams = <Stream *>calloc(len(extents) + 1, sizeof(Stream))
-        self._heap = <Entry *>calloc(len(extents) + 1, sizeof(Entry))
-        if self._streams == NULL or self._heap == NULL:
-            raise MemoryError
+        self._streams = <Stream *>zeroed(len(extents) + 1, sizeof(Stream))
+        self._heap = <Entry *>zeroed(len(extents) + 1, sizeof(Entry))
         self._count = len(extents)
         for i, (buffer, cpu, offset, size, page_size) in enumerate(extents):
             if offset + size > self._file.len or page_size <= 0 or size % page_size:

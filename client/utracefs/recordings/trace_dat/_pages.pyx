@@ -6,10 +6,11 @@ import os
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from utracefs_protocol.events._line cimport load32, load64
+from utracefs_protocol.memory cimport zeroed
 from utracefs_protocol.pages._stream_ring cimport StreamRing
 from utracefs_protocol.pages._subbuf cimport (
     COMMIT_BITS,
@@ -118,12 +119,10 @@ def gather_pages(
     """
     cdef uint64_t at = ring.begin, first = 0, end
     cdef uint8_t *to = &into[0]
-    cdef uint64_t *place = <uint64_t *>calloc(nr_cpus + 1, sizeof(uint64_t))
+    cdef uint64_t *place = <uint64_t *>zeroed(nr_cpus + 1, sizeof(uint64_t))
     cdef ss_record *record
     cdef uint32_t cpu
     found = []
-    if place == NULL:
-        raise MemoryError
     try:
         while at != ring.end:
             record = ring.record_at(at)
