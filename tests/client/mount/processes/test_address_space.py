@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
-import resource
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -109,31 +105,6 @@ def test_enablers(spaces: AddressSpaces, canary: Canary) -> None:
     assert space.remove(at, 31) is one
     assert error_of(space.remove, at, 31).errno == errno.ENOENT
     assert list(space.enablers) == [(at, 30)]
-
-
-def test_errors_are_those_of_the_kernel(spaces: AddressSpaces, canary: Canary) -> None:
-    space = spaces.of_caller(canary.pid)
-    for place in ("none", "hole"):
-        assert error_of(space.read, canary.at[place], 28).errno == errno.EFAULT
-        assert error_of(space.read_string, canary.at[place], 511).errno == errno.EFAULT
-        assert error_of(space.write, canary.at[place], b"1234").errno == errno.EFAULT
-        assert not space.set_bit(canary.at[place], 4, 0, True)
-    assert error_of(space.read_string, canary.at["text"], 3).errno == errno.EINVAL
-    assert not space.set_bit(canary.at["readonly"], 4, 0, True)
-    space.write(canary.at["private"], b"1234")
-    assert space.read(canary.at["private"], 4) == b"1234"
-    canary.kill()
-    assert error_of(space.read, canary.at["text"], 3).errno == errno.EFAULT
-    assert not space.set_bit(canary.at["private"], 4, 0, True)
-
-
-def test_its_own_bits_share_a_byte(spaces: AddressSpaces, canary: Canary) -> None:
-    space = spaces.of_caller(canary.pid)
-    at = canary.at["private"]
-    for bit in range(8):
-        space.add(at, bit, enabler())
-        assert space.set_bit(at, 8, bit, True)
-    assert canary.words()["private"] == 255
 
 
 def test_children_inherit(listener: Listener, canary: Canary) -> None:
@@ -271,84 +242,6 @@ def test_a_child_of_vfork_is_its_parent(listener: Listener, canary: Canary) -> N
     assert listener.take() == []
 
 
-def test_a_thousand_children(listener: Listener, canary: Canary) -> None:
-    """All are found and notified while an event is switched; then forgotten, with their descriptors."""
-    spaces, at = listener.spaces, canary.at["private"]
-    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
-        pytest.skip("not enough descriptors")
-    before = len(os.listdir("/proc/self/fd"))
-    space = spaces.of_caller(canary.pid)
-    space.add(at, 31, enabler())
-    children: list[int] = []
-    for i in range(10):
-        children += canary.fork(100)
-        spaces.settle()
-        for one in spaces:
-            assert one.set_bit(at, 8, 31, i % 2 == 1)
-        spaces.settle()
-    assert {one.pid for one in spaces} == {canary.pid, *children}
-    assert {word(pid, canary) for pid in children} == {1 << 31}
-    assert len(listener.take()) == 1000
-    canary.kill()
-
-    def all_are_gone() -> bool:
-        spaces.settle()
-        return len(spaces) == 0
-
-    wait_for(all_are_gone)
-    assert len(listener.take()) == 1001
-    assert len(os.listdir("/proc/self/fd")) <= before
-    assert not spaces.families
-
-
-def test_a_storm(listener: Listener, new_canary: Callable[..., Canary]) -> None:
-    """Programs start, fork, exec and are killed while events are switched on and off. Addresses are the same
-    in all of them, so a write to a wrong one is seen: programs without registrations have clear words."""
-    chance = random.Random(9)
-    spaces = listener.spaces
-    watched = [new_canary("setarch", "-R") for _ in range(3)]
-    bystander = new_canary("setarch", "-R")
-    at = bystander.at["private"]
-    listener.spaces.on_born = lambda child, _: child.set_bit(at, 8, 31, on)  # type: ignore[assignment]
-    on = False
-    for turn in range(300):
-        i = chance.randrange(len(watched))
-        canary = watched[i]
-        assert canary.at["private"] == at
-        match chance.randrange(6):
-            case 0:
-                canary.exec()
-            case 1:
-                canary.kill()
-                watched[i] = new_canary("setarch", "-R")
-            case 2:
-                canary.fork(chance.randrange(1, 6))
-            case 3:
-                canary.say("orphan")
-            case _:
-                space = spaces.of_caller(canary.pid)
-                if (at, 31) not in space.enablers:
-                    space.add(at, 31, enabler())
-                    assert space.set_bit(at, 8, 31, on)
-        on = not on
-        spaces.settle()
-        for space in spaces:
-            if space.enablers:
-                space.set_bit(at, 8, 31, on)
-        spaces.settle()
-        if turn % 10 == 0:
-            registered = {space.pid for space in spaces if space.enablers}
-            for canary in watched:
-                assert canary.words()["private"] == (on and canary.pid in registered) << 31
-    assert set(bystander.words().values()) == {0}
-    # A child's word is its parent's word, or the last value that the daemon sent.
-    assert {word(space.pid, bystander) for space in spaces if space.enablers and space.is_alive()} <= {
-        on << 31
-    }
-    for canary in watched:
-        canary.words()
-
-
 def test_pids_begin_anew(listener: Listener, canary: Canary, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one given out is lower than before, or not, after all were; or so many were that /proc is
     listed."""
@@ -439,77 +332,6 @@ def test_hanging_memory_is_looked_at_a_few_times_only(
     assert len(caplog.records) == address_space.MAX_HANGS
     spaces.close()
     spaces.close()
-
-
-ORDINARY = """
-import os, subprocess, sys
-from pathlib import Path
-from tests.client.mount.kernel.canary import Canary
-from utracefs.mount.processes.address_space import AddressSpaces, Enabler
-
-assert os.geteuid() == 65534 and "CapEff:\\t0000000000000000" in Path("/proc/self/status").read_text()
-canary = Canary(Path(sys.argv[1]))
-try:
-    spaces = AddressSpaces()
-    space = spaces.of_caller(canary.pid)
-    assert (space.uid, space.gid) == (65534, 65534)
-    at = canary.at["private"]
-    space.add(at, 31, Enabler(4, b"event", 0))
-    assert space.set_bit(at, 4, 31, True)
-    assert space.set_bit(canary.at["memfd"], 4, 0, True)
-    canary.say("toggle 2")
-    for i in range(100):
-        assert space.set_bit(canary.at["memfd"], 4, 0, i % 2 == 1)
-    assert canary.say("quiet").endswith(" undone=0")
-    assert canary.words() == {"private": 1 << 31, "shared": 0, "memfd": 1, "bss": 0}
-    children = canary.fork(3)
-    spaces.settle()
-    assert {one.pid for one in spaces} == {canary.pid, *children}
-    assert all(one.set_bit(at, 4, 31, False) for one in spaces)
-    canary.exec()
-    spaces.settle()
-    assert canary.pid not in {one.pid for one in spaces}
-    try:
-        spaces.of_caller(1)
-    except OSError as error:
-        print(error)
-finally:
-    canary.close()
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_an_ordinary_user_reaches_programs_of_its_own(canary_program: Path) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="utracefs-test-"))
-    try:
-        folder.chmod(0o755)
-        shutil.copy(canary_program, folder / "canary")
-        paths = os.pathsep.join(str(ROOT / part) for part in (".", "client", "protocol"))
-        packages = [path for path in sys.path if "site-packages" in path]
-        done = subprocess.run(
-            [python_for_all(), "-c", ORDINARY, folder / "canary"],
-            env={"PYTHONPATH": os.pathsep.join([paths, *packages]), "PATH": os.environ["PATH"]},
-            capture_output=True,
-            check=False,
-            text=True,
-            user=65534,
-            group=65534,
-            extra_groups=[],
-            cwd=folder,
-        )
-    finally:
-        shutil.rmtree(folder)
-    assert done.returncode == 0, done.stderr
-    assert "run the mount as that user or as root" in done.stdout
-
-
-def python_for_all() -> str:
-    """One that everybody may run, with our version."""
-    for path in (sys.executable, f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"):
-        real = Path(path).resolve()
-        if real.exists() and all(parent.stat().st_mode & 1 for parent in real.parents):
-            return path
-    pytest.skip("no Python that everybody may run")
 
 
 REUSED = """

@@ -89,46 +89,10 @@ def test_a_range_must_be_readable_to_its_end(memory: Memory, canary: Canary) -> 
     assert memory.read(tail, 4) == b"tail"
 
 
-@pytest.mark.parametrize("place", ["readonly", "code", "text", "none", "hole"])
-def test_what_the_program_could_not_write_is_not_written(memory: Memory, canary: Canary, place: str) -> None:
-    """/proc/PID/mem would write to read-only memory."""
-    before = None if place in ("none", "hole") else memory.read(canary.at[place], 8)
-    assert errno_of(memory.write, canary.at[place], b"1") == errno.EFAULT
-    assert errno_of(memory.set_bit, canary.pid, canary.at[place], 4, 0, True) == errno.EFAULT
-    if before is not None:
-        assert memory.read(canary.at[place], 8) == before
-    canary.words()
-
-
 def test_secret_memory_is_left_alone(memory: Memory, canary: Canary) -> None:
     if not canary.at["secret"]:
         pytest.skip("this kernel has no memfd_secret")
     assert errno_of(memory.set_bit, canary.pid, canary.at["secret"], 4, 0, True) == errno.EFAULT
-
-
-def test_a_device_is_left_alone(memory: Memory, canary: Canary) -> None:
-    if not canary.at["device"]:
-        pytest.skip("there are no perf events here")
-    assert errno_of(memory.set_bit, canary.pid, canary.at["device"] + 1024, 4, 0, True) == errno.EFAULT
-
-
-@pytest.mark.parametrize("size", [4, 8])
-@pytest.mark.parametrize("place", ["private", "shared", "memfd", "bss"])
-def test_each_bit_alone(memory: Memory, canary: Canary, place: str, size: int) -> None:
-    for bit in range(8 * size):
-        memory.set_bit(canary.pid, canary.at[place], size, bit, True)
-        assert canary.words() == {**dict.fromkeys(canary.words(), 0), place: 1 << bit}
-        memory.set_bit(canary.pid, canary.at[place], size, bit, False)
-    assert set(canary.words().values()) == {0}
-    assert errno_of(memory.set_bit, canary.pid, canary.at[place], size, 8 * size, True) == errno.EINVAL
-
-
-def test_the_other_bits_stay(memory: Memory, canary: Canary) -> None:
-    memory.write(canary.at["private"], (0x0123456789ABCDEF).to_bytes(8, "little"))
-    set_bit(memory, canary, "private", 60, True)
-    assert canary.words()["private"] == 0x1123456789ABCDEF
-    set_bit(memory, canary, "private", 0, False)
-    assert canary.words()["private"] == 0x1123456789ABCDEE
 
 
 def test_how_it_is_written(memory: Memory, canary: Canary) -> None:
