@@ -269,19 +269,6 @@ def test_a_coroutine_that_never_starts_is_closed(on: Declare, recwarn: pytest.Wa
     assert not recwarn.list
 
 
-def test_a_coroutine_of_types_can_be_awaited(on: Declare) -> None:
-    @on("call")
-    @types.coroutine
-    def work() -> Generator[Any, Any, int]:
-        yield
-        return 5
-
-    async def main() -> int:
-        return int(await work())
-
-    assert asyncio.run(main()) == 5
-
-
 def test_an_exception_sent_to_a_generator_is_freed(on: Declare) -> None:
     @on("steps")
     def steps() -> Generator[None, None, None]:
@@ -335,19 +322,6 @@ def test_a_generator_is_itself_in_all_ways(on: Declare, records: Records) -> Non
     assert [r["error"] for r in ends] == ["", ""]
 
 
-def test_generators_side_by_side(on: Declare, records: Records) -> None:
-    span = on("steps")
-
-    @span
-    def steps() -> Generator[int, None, None]:
-        yield 1
-        yield 2
-
-    assert [*zip(steps(), steps(), strict=True)] == [(1, 1), (2, 2)]
-    assert current() is None
-    assert [r["parent_id"] for r in records(span)[0]] == [0, 0]
-
-
 def test_a_generator_closed_early_and_in_another_context(on: Declare, records: Records) -> None:
     span, caller = on("steps"), on("caller")
 
@@ -366,23 +340,6 @@ def test_a_generator_closed_early_and_in_another_context(on: Declare, records: R
     never = steps()
     never.close()
     assert [r["error"] for r in records(span)[1]] == ["GeneratorExit", "GeneratorExit"]
-
-
-def test_an_exception_in_a_generator(on: Declare, records: Records) -> None:
-    span = on("steps")
-
-    @span
-    def steps() -> Generator[int, None, None]:
-        yield 1
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        list(steps())
-    made = steps()
-    next(made)
-    with pytest.raises(IndexError):
-        made.throw(IndexError)
-    assert [r["error"] for r in records(span)[1]] == ["KeyError", "IndexError"]
 
 
 def test_an_async_generator(on: Declare, records: Records) -> None:
