@@ -178,9 +178,10 @@ class EventTable:
             return self._multi.get((asked.name, asked.fields_text))
         event = self.get(SYSTEM, asked.name)
         if event is not None and event.fields_text != asked.fields_text:
+            stays = ", until `utracefs reg --delete`" if event.persistent else ""
+            there = shown(event.declaration.canonical())
             raise TraceError(
-                errno.EADDRINUSE,
-                f"event {shown(asked.name)} exists with other fields: {shown(event.declaration.canonical())}",
+                errno.EADDRINUSE, f"event {shown(asked.name)} exists with other fields: {there}{stays}"
             )
         return event
 

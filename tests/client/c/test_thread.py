@@ -412,7 +412,7 @@ def test_a_program_says_once_that_an_event_is_refused(
         tree.write_file("dynamic_events", b"u:c_refused u32 status\n")
     env = {**os.environ, **of_way(way)}
     text = "event c_refused is off: event 'c_refused' exists with other fields: "
-    text += "'c_refused u32 status' (EADDRINUSE)\n"
+    text += "'c_refused u32 status', until `utracefs reg --delete` (EADDRINUSE)\n"
     for option, out, error in (((), "", "utracefs: " + text), (("call",), text, "")):
         done = subprocess.run(
             [program, *option], capture_output=True, text=True, env=env, timeout=60, check=False

@@ -104,7 +104,7 @@ def test_a_command_is_no_tool(daemon: DaemonProcess, tmp_path: Path, own: bool) 
         ("tracepoint:sched:sched_switch { @ = count(); }", "the kernel's own do not exist here"),
         (
             "tracepoint:user_events:bt_gone { @ = count(); }",
-            "start one first, or declare it by `utracefs reg`",
+            "start one first, or declare it by `utracefs reg` or `utracefs bpftrace --reg`",
         ),
         ("kprobe:vfs_read { @ = count(); }", "kprobes and uprobes do not exist here"),
         ("hardware:cache-misses:1000 { @ = count(); }", "hardware counters do not exist here"),

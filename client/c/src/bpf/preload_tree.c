@@ -203,7 +203,7 @@ static void tell_missing(const char *path)
 			: strcmp(system, "user_events")
 				? "no program has registered this event; the kernel's own do not exist here"
 				: "no program has registered this event; start one first, or declare it by "
-				  "`utracefs reg`");
+				  "`utracefs reg` or `utracefs bpftrace --reg`");
 }
 
 enum use { LOOKS, READS, WRITES };

@@ -158,7 +158,7 @@ def test_events_that_stay_off(traced: Cli) -> None:
     program = "import utracefs; [e.emit(1) for e in utracefs.events(['a u8 y', 'b u8 z'])]"
     record = ("record", "-e", "a", "-e", "b", "--", sys.executable, "-c", program)
     off = r"a: python\S*-\d+ declares 'a u8 y', but event 'a' exists with other fields: 'a u32 x' "
-    off += r"\(EADDRINUSE\)"
+    off = off.rstrip() + r", until `utracefs reg --delete` \(EADDRINUSE\)"
     assert re.search(f"^utracefs: {off}$", traced.run(*record).stderr.decode(), re.MULTILINE)
     assert re.search(f"^off       {off}$", traced.out("status"), re.MULTILINE)
     (line,) = json.loads(traced.out("status", "a", "--json"))["refused_events"]
