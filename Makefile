@@ -18,7 +18,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Tests wait more than they work.
-WORKERS ?= $(shell expr 3 \* $$(nproc))
+WORKERS ?= $(shell expr 2 \* $$(nproc))
 SOURCES := $(shell find protocol client daemon -path client/utracefs/c -prune -o -path 'client/c/build*' -prune -o \
 	\( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -name '*.hpp' -o -path 'client/c/*' -type f \) -print 2>/dev/null)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
