@@ -162,7 +162,7 @@ static std::vector<unsigned char> raw;
 
 
 def wrong_lines(compiler: str, head: str, lines: list[str], tmp_path: Path) -> list[str]:
-    """Those that cannot be the body of a function behind `head`."""
+    """The lines that cannot be the body of a function behind `head`."""
     source = tmp_path / ("refused.cpp" if compiler == "g++" else "refused.c")
     bodies = [
         f"void f{n}({'' if compiler == 'g++' else 'void'}) {{ {line} }}" for n, line in enumerate(lines)

@@ -573,8 +573,8 @@ static int is_taken_away(const struct ut_session *s)
 	       (s->ring ? !has_good_ring(s) : s->state == UT_OFFERED);
 }
 
-/* Begins anew at once: the program has closed descriptors, perhaps one that has just been received (the daemon
- * is unaffected, and so is its status page), the daemon has closed the ring, or is older. */
+/* Begins anew at once: the program has closed descriptors, perhaps one that has just been received (the
+ * daemon is unaffected, and so is its status page), the daemon has closed the ring, or is older. */
 static void connect_again(struct ut_session *s, uint64_t now)
 {
 	end_connection(s);

@@ -518,7 +518,8 @@ cdef class RingBuffer:
         cdef rb_cpu *b = self.one(cpu)
         cdef rb_state *s = rb_state_of(b)
         return BufferStats(
-            rb_entries(b), s.overrun, 0, rb_bytes(b), rb_oldest_ts(b), s.dropped, rb_read(b), s.late, s.late_by
+            rb_entries(b), s.overrun, 0, rb_bytes(b), rb_oldest_ts(b), s.dropped, rb_read(b), s.late,
+            s.late_by
         )
 
     def entries(self, int cpu=-1) -> int:
