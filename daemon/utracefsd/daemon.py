@@ -9,9 +9,6 @@
 The edge (server/serve.py) waits for the two ports and the rings, and calls `hand_on` after each step and
 `on_time` at `next_deadline_ns`. Nothing here waits; the clock is given.
 
-Its state is in `state_folder` (state/folder.py). A later Daemon with the same folder continues with it,
-unless `remove_state` was set here.
-
 Four rules connect the parts:
 
 1. Every operation on the tree starts with `take_in_all`, so its response includes everything written
@@ -141,10 +138,8 @@ class Daemon:
     state_folder: the folder of a previous daemon's state and of this one's; owned by this user, and locked.
     store: keeps data rings beyond this process; stored: the descriptors that it kept, owned by this object.
 
-    Raises TraceError(EEXIST) when the status file's path is taken by something else, TraceError(ENOSPC) when
-    there is no space for that file, the journal, the cells or the log, that of a file of the state that
-    cannot be read now (EMFILE, ENOMEM, EIO), and OSError. (A ring buffer without space in `state_folder` is
-    kept in memory.)
+    TraceError: EEXIST (the status file's path is taken by something else), ENOSPC (no space for that file,
+    the journal, the cells or the log), that of a file of the state that cannot be read now; OSError.
     """
 
     def __init__(
@@ -367,11 +362,8 @@ class Daemon:
 
     def take_in_all(self) -> None:
         """When it returns, records sent before the call are with the consumers, and everything that closed
-        connections of administrators held is free (for a flood of these see Port).
-
-        The last requests of those connections call this, too. They were sent before this call, which has
-        already taken in everything that was sent before them.
-        """
+        connections of administrators held is free (for a flood of these see Port). Their last requests call
+        this, too, and find everything taken in."""
         if self._taking_in:
             return
         self.data.take_in_all()
@@ -486,11 +478,8 @@ class Daemon:
                 event.tracepoint.rings_gone += number
 
     def close(self) -> None:
-        """End every connection and attachment; every status byte is zero and the status file is gone.
-
-        The rest stays for the next daemon, also everything sent until now, unless `remove_state` is set or
-        the state is that of a new daemon.
-        """
+        """End every connection and attachment; every status byte is zero and the status file is gone. The
+        rest stays for the next daemon, unless `remove_state` is set or the state is that of a new daemon."""
         if len(self.streams):
             self.take_in_all()  # their readers take the last records, and end with the connections
         self.tracefs.close()

@@ -102,9 +102,8 @@ async def run_process(
 ) -> None:
     """`start` (`serve` with its arguments) as a whole process: until a signal comes, or the parent's end.
 
-    SIGTERM stops a service, perhaps to start it again: the state is kept if a program is connected. Ctrl-C, a
-    terminal that hangs up and the end of the parent remove the state. A daemon that has just taken over has
-    no connections yet; so for a while its SIGTERM keeps everything.
+    SIGTERM stops a service, perhaps to start it again: the state is kept if a program is connected, or may
+    come back. Ctrl-C, a terminal that hangs up and the end of the parent remove it.
     """
     running: list[Daemon] = []
 

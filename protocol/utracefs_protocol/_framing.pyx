@@ -1,14 +1,9 @@
 """Finds where a MessagePack object ends, without building it.
 
 A peer is hostile, so an object is decoded only when its extent is known: its length, its depth, and that it
-ends within the limit. The walk has no recursion and allocates nothing: it keeps, per open array or map, the
-number of missing elements.
-
-A declared length over the limit is refused at once, before the bytes arrive, and so is a declared number of
-elements over it, since each takes a byte at least. So a peer cannot make us buffer an object that we refuse.
-
-`Scanner` remembers its position in an incomplete object, so an object that is sent byte by byte is walked
-once, not once per byte.
+ends within the limit. The walk keeps, per open array or map, the number of missing elements. A declared
+length over the limit is refused before the bytes arrive, and so is a declared number of elements over it,
+since each takes a byte at least: we never buffer an object that we refuse.
 """
 
 import errno
@@ -148,11 +143,9 @@ cdef uint64_t limit_of(max_object) except? 0:
 
 
 cdef class Scanner:
-    """Walks one object after the other, and remembers its place in one that is not complete.
-
-    After `scan` returned 0, call it again with the same object at `offset` (the buffer may have moved) and
-    more bytes behind it. After anything else the next call begins a new object.
-    """
+    """Walks one object after the other, and remembers its place in one that is not complete: after `scan`
+    returned 0, call it again with the same object at `offset` (the buffer may have moved) and more bytes
+    behind it."""
     cdef Walk walk
     cdef object max_object
     cdef uint64_t limit
@@ -168,10 +161,8 @@ cdef class Scanner:
 
     def scan(self, buffer: bytes | bytearray | memoryview, Py_ssize_t offset) -> int:
         """Offset of the byte after the object that begins at `offset`, or 0 while it is not complete.
-
-        EMSGSIZE as soon as it must be longer than max_object, EPROTO when it is nested too deep or has the
-        one invalid type byte.
-        """
+        EMSGSIZE as soon as it must be longer than max_object, EPROTO (nested too deep, the invalid type
+        byte)."""
         cdef Py_buffer view
         cdef Outcome outcome
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
@@ -194,10 +185,8 @@ cdef class Scanner:
 def record_run(
     buffer: bytes | bytearray | memoryview, Py_ssize_t offset, max_object: int | None = None
 ) -> int:
-    """Offset of the byte after the run of complete bin objects that begins at `offset`.
-
-    Stops without an error in front of an incomplete or too large one.
-    """
+    """Offset of the byte after the run of complete bin objects that begins at `offset`, which ends in front
+    of an incomplete or too large one."""
     cdef Py_buffer view
     cdef const uint8_t *data
     cdef uint64_t limit = limit_of(max_object)

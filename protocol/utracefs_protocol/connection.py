@@ -12,10 +12,8 @@ deeply raises ProtocolError as soon as the received bytes show it (see _framing)
 were returned. Then the connection has ended, since the start of the next message is unknown.
 
 Messages are decoded one at a time, when the caller requests the next. So a registration has been carried out
-before the records behind it, which use its write_index, are decoded.
-
-Text on the wire should be UTF-8. Other bytes become surrogate escapes, which are encoded to the same bytes
-again.
+before the records behind it, which use its write_index, are decoded. Bytes of text that are not UTF-8 become
+surrogate escapes.
 """
 
 from __future__ import annotations
@@ -76,7 +74,7 @@ class Connection:
     max_object: bytes of the largest accepted object; None for a client that trusts its daemon.
     take_records: consumes complete event records from a buffer, starting at an offset, and returns the offset
     behind the last one: a record costs no Python call. If it takes none, these records and all messages
-    behind them wait. None: records are refused (they belong to the daemon's end of the data socket).
+    behind them wait. None: records are refused.
     """
 
     def __init__(
@@ -110,12 +108,9 @@ class Connection:
         return self._buffer[self._offset] if self._offset < len(self._buffer) else None
 
     def receive(self, data: bytes | bytearray | memoryview) -> Iterator[Message]:
-        """Take in bytes; iterate to get the messages that are complete with them.
-
-        The bytes are copied at once and decoded while iterating. If the caller stops early, the next call
-        continues there. Raises ProtocolError at the first object that is malformed or over a limit, and at
-        every later call.
-        """
+        """Take in bytes; iterate to get the messages that are complete with them. If the caller stops early,
+        the next call continues there. ProtocolError at the first object that is malformed or over a limit,
+        and at every later call."""
         return (message for message in self.receive_in_turns(data) if message is not None)
 
     def receive_in_turns(self, data: bytes | bytearray | memoryview) -> Iterator[Message | None]:
@@ -257,10 +252,8 @@ def encode_response(msgid: int, result: Any) -> bytes:
 
 
 def encode_bin_response(msgid: int, pieces: Sequence[bytes]) -> list[bytes]:
-    """Success with one bin of these pieces: the buffers to send, in order.
-
-    Large pieces are neither joined nor copied: a `read_file` returns up to 64 MiB.
-    """
+    """Success with one bin of these pieces: the buffers to send. A `read_file` has up to 64 MiB, not
+    joined."""
     size = sum(map(len, pieces))
     if size <= 0xFFFF:
         return [encode_response(msgid, b"".join(pieces))]

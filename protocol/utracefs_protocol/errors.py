@@ -5,9 +5,8 @@
         └── ProtocolError   a peer's bytes are malformed or too large, and so the rest cannot be parsed: the
                             connection ends (EPROTO or EMSGSIZE)
 
-Logic raises them; the edge turns them into a reply; no code in between catches them. The errnos are the
-kernel's (kernel/trace/trace_events_user.c and its neighbours). `text` says what is wrong and what to do about
-it.
+Logic raises them; the edge turns them into a reply. The errnos are the kernel's. `text` says what is wrong
+and what to do about it.
 """
 
 import errno as errno_numbers

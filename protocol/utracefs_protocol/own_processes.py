@@ -1,8 +1,7 @@
 """Processes of utracefs: the first steps of each, and how one starts another.
 
 A user may run a command where another user's files lie. So sys.path gets no folder that depends on the
-current directory: neither that of `python -m` nor relative entries of PYTHONPATH (an empty one is the current
-directory itself). The traced command gets the environment unchanged.
+current directory: neither that of `python -m` nor relative (or empty) entries of PYTHONPATH.
 """
 
 from __future__ import annotations

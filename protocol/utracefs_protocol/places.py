@@ -6,13 +6,9 @@
     | daemon of a user | $XDG_RUNTIME_DIR/utracefs; /tmp/utracefs-UID where that is unset or relative |
     | either, named    | the directory given (--dir), else $UTRACEFS_DIR                             |
 
-The XDG Base Directory specification: "All paths set in these environment variables must be absolute. If an
-implementation encounters a relative path in any of these variables it should consider the path invalid and
-ignore it."
-
-Pure functions of an environment, a user id and the working directory; they do not look at the file system.
-The caller checks whether a directory is safe: every user may write to /tmp, so a directory there is valid
-only if the user owns it and its mode is 0700.
+The XDG Base Directory specification wants a relative path to be ignored. These functions do not look at the
+file system. The caller checks whether a directory is safe: every user may write to /tmp, so a directory there
+is valid only if the user owns it and its mode is 0700.
 """
 
 from __future__ import annotations

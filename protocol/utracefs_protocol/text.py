@@ -1,8 +1,7 @@
 """Converts names, paths and texts of events, which need not be UTF-8, to str and back; parses numbers of the
 kernel's files, and times in options.
 
-The kernel uses bytes, Python programs use str: valid UTF-8 is decoded, and each other byte becomes a
-surrogate escape, so that the conversion back gives the same bytes.
+Valid UTF-8 is decoded, and each other byte becomes a surrogate escape, so the way back gives the same bytes.
 """
 
 import errno

@@ -84,7 +84,7 @@ def write(daemon: Daemon, path: bytes, data: bytes, truncate: bool = True) -> No
 
 
 def read(daemon: Daemon, path: bytes) -> bytes:
-    return daemon.tree.read_file(path, ROOT)
+    return b"".join(filter(None, daemon.tree.read_pieces(path, ROOT)))
 
 
 def packed(*things: Any) -> bytes:

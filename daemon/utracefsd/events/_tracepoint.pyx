@@ -45,12 +45,8 @@ OTHER = b"other reasons"
 
 
 cdef class Probe:
-    """One consumer's attachment to ONE event.
-
-    recorded + filtered + lost = records emitted while it was attached.
-
-    status_bit: The StatusBit that it sets in the event's status byte while it is attached.
-    """
+    """One consumer's attachment to ONE event. recorded + filtered + lost = records emitted while it was
+    attached. status_bit: The StatusBit that it sets meanwhile."""
 
     def __init__(self, str consumer not None, int status_bit):
         self.consumer = consumer
@@ -87,10 +83,8 @@ cdef class Probe:
 cdef class Tracepoint:
     """One event on the record path: checks a record as write(2) does and passes it to every attached probe.
 
-    min_size: Minimum size of a payload: the sum of the field sizes.
     emitted: Records that passed the checks while a probe was attached.
-    missed: Records that found no consumer, also those lost in data rings; not part of `emitted`. Programs
-        emit them between the end of a consumer and their next look at the status byte.
+    missed: Records that found no consumer, also those lost in data rings; not part of `emitted`.
     payload_bytes: Of emitted records, but for `lost_in_rings`.
     lost_in_rings: The part of `emitted` that found its data ring full and reached no consumer.
     rings_gone: Data rings with this event in their table that were lost with unread records.
@@ -179,9 +173,7 @@ cdef class Tracepoint:
 
     cdef bint locs_are_valid(self, Record *r) noexcept:
         """user_event_validate() of the kernel: every location is in the entry, every string ends in a NUL.
-
-        Positions count from the start of the entry; its first 8 bytes (common fields) are not in the payload.
-        """
+        Positions count from the start of the entry."""
         cdef uint64_t entry_size = 8 + <uint64_t>r.size, end
         cdef uint32_t word
         cdef uint64_t common
@@ -264,10 +256,8 @@ cdef class Tracepoint:
         return 0
 
     def write(self, bytes payload not None, *, ts_ns: int, int cpu, int pid, tgid: int | None = None) -> int:
-        """Emit one record: 0, or -errno as write(2) on user_events_data has it.
-
-        EINVAL: payload too short. EBADF: no probe attached. EFAULT: invalid dynamic field.
-        """
+        """Emit one record: 0, or -errno as write(2) on user_events_data has it. EINVAL: payload too short.
+        EBADF: no probe attached. EFAULT: invalid dynamic field."""
         cdef Record r
         if cpu < 0:
             raise ValueError(f"cpu {cpu}")
@@ -289,10 +279,7 @@ cdef class Tracepoint:
         return (monotonic_ns() - start) / n
 
     def stats_text(self) -> bytes:
-        """The file `stats` of the event (docs/protocol.md, section 4.2); attached consumers come first.
-
-        All numbers count from 0 in each daemon: they are not taken over.
-        """
+        """The file `stats` of the event (docs/protocol.md, section 4.2); attached consumers come first."""
         numbers = {}
         attached = {probe.consumer for probe in self._probes}
         rows = [(p.consumer, p.recorded, p.filtered, p.lost) for p in self._probes]

@@ -26,10 +26,8 @@ _WHITESPACE = b" \t\n\v\f\r"
 
 
 def write(table: EventTable, data: bytes, *, privileged: bool) -> int:
-    """A write to the file; returns len(data).
-
-    Raises TraceError: EINVAL (a line of more than 4094 bytes, a NUL byte), else as the line's command does.
-    """
+    """A write to the file; returns len(data). EINVAL (a line of more than 4094 bytes, a NUL byte), else as
+    the line's command."""
     for line in data.removesuffix(b"\n").split(b"\n"):
         if len(line) > MAX_DYNAMIC_LINE:
             raise TraceError(
@@ -50,10 +48,7 @@ def write(table: EventTable, data: bytes, *, privileged: bool) -> int:
 
 
 def create(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
-    """A line `u:NAME [FIELDS]`: the new event, or the existing one.
-
-    Raises TraceError as split_name and EventTable.register.
-    """
+    """A line `u:NAME [FIELDS]`: the new event, or the existing one. Errors of EventTable.register."""
     if not line.startswith(b"u:"):
         raise TraceError(
             errno.EINVAL,
@@ -82,11 +77,8 @@ def _create_synthetic(
 
 
 def write_synthetic(table: EventTable, data: bytes, *, privileged: bool) -> int:
-    """A write to the file synthetic_events; returns len(data).
-
-    Lines as in dynamic_events, each `NAME TYPE FIELD[; TYPE FIELD]...` or `!NAME`. EINVAL, EEXIST, EPERM as
-    `create_synthetic`; ENOENT, EBUSY for `!`.
-    """
+    """A write to the file synthetic_events, in lines `NAME TYPE FIELD[; TYPE FIELD]...` or `!NAME`; returns
+    len(data). EINVAL, EEXIST, EPERM as `create_synthetic`; ENOENT, EBUSY for `!`."""
     for line in data.removesuffix(b"\n").split(b"\n"):
         command = line.partition(b"#")[0].strip(_WHITESPACE)
         if len(line) > MAX_DYNAMIC_LINE or b"\0" in command:
@@ -129,12 +121,9 @@ def _delete_synthetic(table: EventTable, name: bytes, fields: bytes | None, priv
 
 
 def delete(table: EventTable, line: bytes, *, privileged: bool = True) -> None:
-    """A line that begins with `!` or `-`.
-
-    Raises TraceError: EINVAL (no `:`, no name), ENOENT (no match, fields included), EBUSY, EPERM (as
-    EventTable.delete). Unless the line was invalid, the callbacks of `on_dynamic_removed` run whether or not
-    an event matched: dyn_event_release() resets the marked buffers in either case.
-    """
+    """A line that begins with `!` or `-`. EINVAL (no `:`, no name), ENOENT (no match, fields included),
+    EBUSY, EPERM. The callbacks of `on_dynamic_removed` run whether or not an event matched:
+    dyn_event_release() resets the marked buffers in either case."""
     system, name, fields = _parse_delete(line)
     try:
         if system == SYSTEM_SYNTHETIC:
@@ -173,11 +162,8 @@ def _parse_delete(line: bytes) -> tuple[bytes | None, bytes, bytes]:
 
 
 def truncate(table: EventTable, *, privileged: bool = True) -> None:
-    """The file was opened with truncation: remove all events.
-
-    Raises TraceError: EBUSY when any of them is in use or not persistent, EPERM; then nothing is removed
-    (dyn_events_release_all()).
-    """
+    """The file was opened with truncation: remove all events, or none (dyn_events_release_all()): EBUSY,
+    EPERM."""
     try:
         table.delete_all(privileged=privileged)
     finally:
@@ -185,8 +171,7 @@ def truncate(table: EventTable, *, privileged: bool = True) -> None:
 
 
 def text(table: EventTable) -> bytes:
-    """The content of the file: a line per event in the order of creation, each a command that would create
-    it."""
+    """The content: a line per event in the order of creation, each a command that would create it."""
     return b"".join(
         b"s:synthetic/%s\n" % declared_text(event)
         if event.synthetic

@@ -1,9 +1,8 @@
 """Enablers: words in a client's own memory with a bit that says whether an event is enabled.
 
-The kernel's model since Linux 6.4 ("tracing/user_events: Use remote writes for event enablement"): at
-registration a program names a word and a bit; the bit is set while a consumer is attached to the event and
-clear otherwise. A daemon cannot write into another process, so the program passes the memory as a descriptor,
-and the "address" is an offset in it.
+The kernel's model since Linux 6.4: at registration a program names a word and a bit; the bit is set while a
+consumer is attached to the event. A daemon cannot write into another process, so the program passes the
+memory as a descriptor, and the "address" is an offset in it.
 
     enabler        (memory object, offset, bit) -> event
     memory object  (st_dev, st_ino) of the descriptor
@@ -13,16 +12,10 @@ the same offset and bit cannot be registered twice. It is a reference on its eve
 
 - when it is unregistered, or
 - when its process ends. In the kernel that is exit or exec; a daemon sees connections only, so here it is the
-  close of the last connection of that process (`Peer.process`), which `hold` and `drop` count. A process that
-  closes one of two connections keeps all its enablers, as a process that closes one of two files does in the
-  kernel.
+  close of the last connection of that process (`Peer.process`), which `hold` and `drop` count.
 
-The memory must be a memfd sealed against shrinking. Then no client can remove a mapped page, and a plain
-store into the mapping cannot fault, so it need not be retried as in the kernel. The kernel's ENOMEM (the word
-cannot be written) is here a memory that cannot be mapped for writing.
-
-Only the pages that hold words are mapped, each once, as long as a word of it is in use, so a descriptor of a
-terabyte costs a page.
+The memory must be a memfd sealed against shrinking: then a store into the mapping cannot fault. Only the
+pages that hold words are mapped, each once, as long as a word of it is in use.
 
 Some enablers have tokens instead of words: their bit is elsewhere, and they belong to their connection, which
 is notified to change it (notifier.py).
@@ -119,11 +112,9 @@ class EnablerTable:
         return sum(map(len, self._by_event.values()))
 
     def check(self, fd: int, asked: messages.Enabler) -> Place:
-        """Check a registration, except for what its message already checks (user_events_ioctl_reg()).
-
-        Raises TraceError: EINVAL (`fd` is no memfd sealed with F_SEAL_SHRINK), EFAULT (the word is not inside
-        the memory), EADDRINUSE (this offset and bit are taken).
-        """
+        """Check a registration, except for what its message already checks (user_events_ioctl_reg()): EINVAL
+        (`fd` is no memfd sealed with F_SEAL_SHRINK), EFAULT (the word is not inside the memory), EADDRINUSE
+        (this offset and bit are taken)."""
         offset, size, bit = asked.addr, asked.size, asked.bit
         device, inode, file_size = _memory_object(fd, "enable_fd")
         if offset + size > file_size:
@@ -137,11 +128,9 @@ class EnablerTable:
         return place
 
     def add(self, place: Place, fd: int, event: Event, peer: Peer, on: bool) -> None:
-        """Make the enabler and write the present state into its bit.
-
-        The descriptor is not needed afterwards. Raises TraceError(ENOMEM) when the word cannot be written
-        (a descriptor opened for reading, memory sealed against writing) or the user has too many of them.
-        """
+        """Make the enabler and write the present state into its bit; the descriptor is not needed afterwards.
+        ENOMEM: the word cannot be written (a descriptor opened for reading, memory sealed against writing) or
+        the user has too many of them."""
         self._shares.check(Resource.ENABLERS, peer.share, privileged=peer.privileged)
         if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
             # Mapping would fail, too, but not when the page is already mapped for another process.
@@ -157,11 +146,7 @@ class EnablerTable:
 
     def remove(self, fd: int, offset: int, bit: int) -> Event:
         """Unregister: clear the bit whatever the event's state, and return the event, whose reference the
-        caller drops.
-
-        Raises TraceError: EINVAL (the memory could not have been registered), ENOENT (nothing registered
-        there).
-        """
+        caller drops. EINVAL (the memory could not have been registered), ENOENT."""
         device, inode, _ = _memory_object(fd, "disable_fd")
         enabler = self._enablers.get((device, inode, offset, bit))
         if enabler is None:
@@ -170,8 +155,7 @@ class EnablerTable:
         return enabler.event
 
     def check_token(self, notifier: Notifier, token: int) -> None:
-        """Raises TraceError: EADDRINUSE (the connection has that token), ENOMEM (the user has too many
-        enablers)."""
+        """EADDRINUSE (the connection has that token), ENOMEM (the user has too many enablers)."""
         if token in notifier.enablers:
             text = f"token {token} is registered already on this connection; unregister it first"
             raise TraceError(errno.EADDRINUSE, text)
@@ -179,8 +163,7 @@ class EnablerTable:
         self._shares.check(Resource.ENABLERS, peer.share, privileged=peer.privileged)
 
     def add_notified(self, notifier: Notifier, token: int, event: Event) -> None:
-        """Make a checked enabler (`check_token`) of which the notifier's connection is notified, except of
-        its first state."""
+        """Make a checked enabler of which the connection is notified, except of its first state."""
         peer = notifier.peer
         enabler = notifier.enablers[token] = NotifiedEnabler(token, event, peer.share, notifier)
         self._by_event.setdefault(event, {})[enabler] = None
@@ -286,11 +269,8 @@ def _not_writable(place: Place, why: str | None) -> TraceError:
 
 
 def _memory_object(fd: int, what: str) -> tuple[int, int, int]:
-    """Device, inode and size in bytes of a memfd that cannot shrink; TraceError(EINVAL) for anything else.
-
-    Huge pages are refused: after a hole is punched into them a store can fail for want of a page (SIGBUS),
-    sealed or not.
-    """
+    """Device, inode and size in bytes of a memfd that cannot shrink; EINVAL for anything else, and for huge
+    pages: after a hole is punched into them a store can fail for want of a page (SIGBUS)."""
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError as error:

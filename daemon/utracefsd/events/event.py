@@ -1,12 +1,10 @@
-"""An event as its table, its connections and its consumers see it, its form in the daemon's state, and the
-number of its records.
-
-Only EventTable makes and changes events; all others read them.
+"""An event, its form in the daemon's state, and the number of its records. Only EventTable makes and changes
+events.
 
 `stats` of an event counts its records from 0 in each daemon, and ends with the event. A consumer that was
 detached for a while computes how many records it missed from the difference of two counts. So EmittedCounts
-continues after the event's removal, and after a restart if the daemon before ended in order. The last count
-of a killed daemon is unknown, since writing it down would cost a store per record. So a count has an epoch:
+continues after the event's removal, and after a restart. The last count of a killed daemon is unknown, since
+writing it down would cost a store per record. So a count has an epoch:
 
     removed, registered again          the count continues
     the daemon ended in order          the counts continue
@@ -61,8 +59,6 @@ class Emitted:
 
 @attrs.define(eq=False)
 class Event:
-    """One event. Made, changed and removed by the EventTable."""
-
     declaration: Declaration
     """Registered name and fields."""
     tracepoint_name: bytes
@@ -76,7 +72,6 @@ class Event:
     flags: int
     """REG_PERSIST and REG_MULTI_FORMAT, or FLAG_SYNTHETIC; fixed when it is made."""
     tracepoint: Tracepoint
-    """Its compiled part: fields to check, probes, counts."""
     owner_uid: int
     """The user whose limit counts it; 0 for events made through dynamic_events."""
     before: Emitted = Emitted(0, 0)
@@ -107,8 +102,7 @@ class Event:
 
     @property
     def emitted(self) -> Emitted:
-        """Records since the counts of its name began, also without a consumer: a stream that comes back has
-        missed these."""
+        """Records since the counts of its name began, also without a consumer."""
         count = self.before.count + self.tracepoint.emitted + self.tracepoint.missed
         return Emitted(count, self.before.epoch, self.owner_uid)
 
@@ -137,8 +131,7 @@ class Event:
 
 @attrs.frozen(slots=False)
 class CommandString:
-    """A command string `NAME [FIELDS]`. Its fields are parsed only for a new event: as in the kernel, the
-    text is compared with an existing event first (user_event_match())."""
+    """A command string `NAME [FIELDS]`. Its fields are parsed only for a new event (user_event_match())."""
 
     name: bytes
     args: bytes
@@ -172,15 +165,11 @@ class SavedEvent:
     """An event in the daemon's state."""
 
     id: int
-    """Trace event id: the ring buffer may hold records with it."""
     status_index: int
-    """Its index in the previous status file; kept if the new one has space for all."""
+    """In the previous status file; kept if the new one has space for all."""
     flags: int
-    """REG_PERSIST and REG_MULTI_FORMAT."""
     owner_uid: int
-    """The user whose limit counts it."""
     tracepoint_name: bytes
-    """NAME, or NAME.<hex> for multi-format."""
     command: bytes
     """A command string that declares it."""
 
@@ -233,7 +222,7 @@ class EmittedCounts:
             self._forget()
 
     def totals(self, events: Iterable[Event]) -> Iterator[tuple[bytes, Emitted]]:
-        """Counts of these events and of the removed ones; a name that is left out has 0 in `first_epoch`."""
+        """Also of the removed ones; a name that is left out has 0 in `first_epoch`."""
         for event in events:
             if self.is_known(total := event.emitted):
                 yield event.full_name, total

@@ -56,15 +56,14 @@ class EventIds:
         self._refusals_left = 0
 
     def restore(self, used: Collection[int], recorded: Collection[int]) -> None:
-        """Initial ids: those of the previous daemon's events, and those in records of its buffers. Some may
-        be below `first`, which may have been lower there."""
+        """Initial ids: those of the previous daemon's events, and those in records of its buffers. `first`
+        may have been lower there."""
         self._numbers.reserve(event_id for event_id in {*used, *recorded} if event_id >= self.first)
         self._kept = {event_id: (b"", None) for event_id in recorded if event_id not in used}
         self._again = {event_id for event_id in used if event_id in recorded}
 
     def check(self, identity: bytes, owner_uid: int, *, privileged: bool) -> None:
-        """Check that there is an id for this event. TraceError: ENODEV, there is none; EMFILE, the user's
-        share is full."""
+        """ENODEV: there is no id for this event; EMFILE: the user's share is full."""
         if (self._kept or self._again) and (self.records is None or not self.records.of_removed()):
             self._stop_keeping(but=())
         if identity in self._kept_for:

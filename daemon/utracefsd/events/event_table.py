@@ -147,14 +147,11 @@ class EventTable:
     ) -> Event:
         """Find the event of a command string, or make it (user_event_parse_cmd()).
 
-        flags: REG_PERSIST, REG_MULTI_FORMAT. event_id: not 0 where the program registered it before, as this
-        event; then it is found although its command string would not find it (`u32 a;; u32 b`).
+        event_id: not 0 where the program registered it before, as this event; then it is found although its
+        command string would not find it (`u32 a;; u32 b`). Takes no reference: acquire it in the same step.
 
-        Takes no reference: acquire it in the same step, or a new non-persistent event stays unreferenced
-        forever.
-
-        Raises TraceError: EPERM (REG_PERSIST without privilege), EADDRINUSE (the single-format name exists
-        with other fields), EINVAL (fields that do not parse), EMFILE (too many events), ENODEV (no free trace
+        TraceError: EPERM (REG_PERSIST without privilege), EADDRINUSE (the single-format name exists with
+        other fields), EINVAL (fields that do not parse), EMFILE (too many events), ENODEV (no free trace
         event id), ENOSPC (no space in the state's log).
         """
         if flags & REG_PERSIST and not privileged:
@@ -247,14 +244,8 @@ class EventTable:
 
     def restore(self, saved: Collection[SavedEvent], recorded: Collection[int] = ()) -> list[Event]:
         """Fill an empty table with a previous daemon's events, in the order of their creation, without
-        references. recorded: ids in the records of its ring buffers.
-
-        No callback runs. TraceError or ValueError, with the table unchanged, when they are invalid: a
-        declaration that does not parse, ids or names that occur twice; EMFILE when the status file is too
-        small.
-        """
-        if self._events:
-            raise ValueError("only an empty table can be filled")
+        references or callbacks. recorded: ids in the records of its ring buffers. TraceError or ValueError,
+        with the table unchanged, when they are invalid; EMFILE when the status file is too small."""
         events = [_restored(one) for one in saved]
         paths = {(event.system, event.tracepoint_name) for event in events}
         numbers = [event.tracepoint_name.rpartition(b".")[2] for event in events if event.multi_format]
@@ -382,10 +373,7 @@ class EventTable:
     # Attaching: only these methods change status bytes
 
     def attach(self, event: Event, probe: Probe) -> None:
-        """Put `probe` on the event: a reference, the probe in place, then the byte and the bits.
-
-        TraceError(ENODEV) when the event was removed.
-        """
+        """Put `probe` on the event: a reference, the probe in place, then the byte and the bits. ENODEV."""
         _check_alive(event)
         event.tracepoint.attach(probe)
         self.acquire(event)
@@ -411,8 +399,7 @@ class EventTable:
     # Enablers: each is a reference on its event
 
     def add_enabler(self, event: Event, place: Place, fd: int, peer: Peer) -> None:
-        """Let a checked word (EnablerTable.check) follow `event`. Raises TraceError(ENOMEM) as
-        EnablerTable.add."""
+        """Let a checked word (EnablerTable.check) follow `event`. Errors as EnablerTable.add."""
         self.enablers.add(place, fd, event, peer, event.tracepoint.status != 0)
         self.acquire(event)
 
@@ -426,13 +413,12 @@ class EventTable:
 
     def process_disconnected(self, peer: Peer) -> None:
         """A connection of the peer's process closed; with the last one its enablers are removed: some now,
-        the others by `reap`, also after an error."""
+        the others by `reap`."""
         self.enablers.drop(peer)
         self.release_all(self.enablers.forget_leaving())
 
     def add_notified_enabler(self, event: Event, notifier: Notifier, token: int) -> bool:
-        """Notify a connection about `event` by a checked token (EnablerTable.check_token); returns the
-        present state."""
+        """Notify a connection about `event` by a checked token; returns the present state."""
         self.enablers.add_notified(notifier, token, event)
         self.acquire(event)
         return event.tracepoint.status != 0
@@ -449,12 +435,11 @@ class EventTable:
     # Deleting
 
     def delete(self, name: bytes, *, privileged: bool) -> None:
-        """DIAG_IOCSDEL: delete all events registered under `name`, newest first; stops at the first error.
+        """DIAG_IOCSDEL: delete all events registered under `name`, newest first (delete_user_event() walks a
+        hash bucket whose head is the last one added); stops at the first error.
 
-        Newest first, because delete_user_event() walks a hash bucket whose head is the last one added.
-
-        Raises TraceError: EINVAL (more than 511 bytes), ENOENT (none; also for a name with fields or a
-        prefix), EBUSY (referenced or not persistent), EPERM (not privileged). Earlier ones stay deleted.
+        TraceError: EINVAL (more than 511 bytes), ENOENT (none; also for a name with fields or a prefix),
+        EBUSY (referenced or not persistent), EPERM (not privileged).
         """
         check_command_length(name)
         found = self.named(name)

@@ -7,10 +7,8 @@ then no other user could register an event. So when there is no space, the event
 time is removed: one of the registering user's, if that user's share is full, else one of the user with most
 such events. The line enables it again when it is registered again.
 
-After a restart this may be any event whose program has not come back yet: first events enabled by
-lines, then disabled ones. A program that comes back registers its event again.
-
-Events that an administrator, a plug-in or a perf event enabled are never removed.
+After a restart this may be any event whose program has not come back yet. Events that an administrator, a
+plug-in or a perf event enabled are never removed.
 """
 
 import heapq

@@ -47,11 +47,8 @@ class LowestFree:
         self._is_freed.add(number)
 
     def reserve(self, numbers: Iterable[int]) -> bool:
-        """Allocate exactly `numbers` initially; False, and nothing is allocated, unless that is possible.
-
-        It is possible when nothing was allocated before, no number occurs twice, and all lie from `first` to
-        `last`.
-        """
+        """Allocate exactly `numbers` initially; False, and nothing is allocated, when one occurs twice or is
+        not from `first` to `last`, or any was allocated before."""
         asked = list(numbers)
         taken = set(asked)
         if self._next != self.first or len(taken) != len(asked):

@@ -3,10 +3,9 @@
     write_state ──> Notifier.note ──> changed ── next_message ──> unanswered ── written ──> acknowledged
                                      (latest value of each token)  (one message)
 
-A connection that asks for it (`notify_enablers`) names bits by tokens of its own; it knows where they are.
-Each change is sent in `enablers_changed`, and the client sends `enablers_written` when the bits have the new
-values. At most one message is unanswered. Changes meanwhile are kept as the latest value of each token, so a
-connection that does not read or answer costs a few bytes for each of its tokens, never more.
+A connection that asks for it (`notify_enablers`) names bits by tokens of its own. At most one message is
+unanswered; changes meanwhile are kept as the latest value of each token, so a connection that does not answer
+costs a few bytes for each of its tokens.
 
 **Operations wait.** In the kernel `echo 1 > enable` returns when the bits are set. So the changes of an
 operation on the tree form a `Change`, and the operation's response waits until all its connections have
@@ -16,8 +15,7 @@ user who used up the wait budget (`WaitBudget`).
 
 A message has tokens in the order in which they changed first, and a token keeps its place when it changes
 again. So everything pending now is sent with the next ceil(n / MAX_CHANGES) messages, whatever changes later;
-a Change knows the number of the last one (`Notifier.last_needed`). When tokens are removed meanwhile there
-may be fewer messages, and then nothing is pending.
+a Change knows the number of the last one (`Notifier.last_needed`).
 """
 
 import errno
@@ -64,10 +62,7 @@ class NotifiedEnabler:
 
 
 class Notifier:
-    """The notifications of one connection. Made by `Notifiers.add`.
-
-    speak_up: called when `next_message` has a message.
-    """
+    """The notifications of one connection. speak_up: called when `next_message` has a message."""
 
     def __init__(self, notifiers: "Notifiers", peer: Peer, speak_up: Callable[[], None]) -> None:
         self.peer = peer
@@ -289,9 +284,8 @@ class WaitBudget:
 
     A user could register an event on many connections, acknowledge nothing, and so slow down every operation
     on that event. So the waits are added up per user: MOST_NS at once, and the budget refills at 1/10 of
-    elapsed time. A user without budget is notified like others, but no operation waits. One stopped program
-    costs one wait: no operation waits again for an overdue connection. Waits up to FREE_NS are free: a
-    program that waits for a cpu takes that long. Simultaneous waits of several operations count once.
+    elapsed time. A user without budget is notified like others, but no operation waits. Simultaneous waits of
+    several operations count once.
     """
 
     def __init__(self) -> None:

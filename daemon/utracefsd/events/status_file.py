@@ -1,17 +1,8 @@
 """The status file: one byte per event in a shared page, written by the daemon and read by all programs.
 
-A program that registered an event polls its byte; zero means that no consumer is attached (docs/protocol.md,
-mmap_status). The daemon is the only writer. `utracefs_protocol.pages.status_page` defines the bits (bit 0
-ftrace, 1 perf, 7 other); this module only keeps the page.
+`utracefs_protocol.pages.status_page` describes the page; this module keeps it.
 
-    index   0        1         2                 size - 1
-          +--------+---------+---------+--     --+---------+
-          | always | event's | event's |   ...   | event's |
-          | 0      | byte    | byte    |         | byte    |
-          +--------+---------+---------+--     --+---------+
-
-- Index 0 is never allocated, so a program may use it for "not registered". The lowest free index is
-  allocated, and an index is reused after its event is removed; freeing it zeroes the byte.
+- Index 0 is never allocated. The lowest free index is, and an index is reused after its event is removed.
 - Clients get a descriptor over the socket and map it. It is read-only, and it cannot be opened again for
   writing through /proc/self/fd, because the file belongs to the daemon's user with mode 0600.
 - A client may keep its mapping after the daemon has ended. So an ending daemon zeroes every byte, and a
@@ -39,13 +30,8 @@ _MAX_SIZE = 16 * PAGE_SIZE
 
 
 class StatusFile:
-    """`pages` pages of status bytes at `path`.
-
-    The folder of `path` must exist and be the daemon's own (see runtime.py); a file with that name is
-    replaced. `close` ends it and removes the file.
-
-    Raises TraceError(ENOSPC and the like) when there is no space for it; OSError of the file system.
-    """
+    """`pages` pages of status bytes at `path`, where a file is replaced; the folder must be the daemon's own.
+    `close` removes the file. TraceError(ENOSPC and the like) when there is no space for it; OSError."""
 
     def __init__(self, path: str | os.PathLike[str], pages: int = 1) -> None:
         self.path = os.fspath(path)
@@ -73,8 +59,7 @@ class StatusFile:
         return index
 
     def reserve(self, indexes: Collection[int]) -> bool:
-        """Allocate exactly these initially, all bytes 0. False, and nothing is allocated, when one does not
-        fit."""
+        """Allocate exactly these initially. False, and nothing is allocated, when one does not fit."""
         return self._indexes.reserve(indexes)
 
     def free(self, index: int) -> None:

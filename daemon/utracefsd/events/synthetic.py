@@ -73,10 +73,7 @@ def split_command(command: bytes) -> tuple[bytes, bytes | None]:
 
 def parse_synthetic(name: bytes, fields_text: bytes, command: bytes, *, exists: bool = False) -> Declaration:
     """Parse a definition (check_command(), __create_synth_event()). Between two `;` there may be several
-    fields, or none.
-
-    command: the whole line, for positions. HistError: EINVAL; EEXIST where the event exists.
-    """
+    fields, or none. command: the whole line, for positions. HistError: EINVAL; EEXIST."""
     log = Log(command)
     if not name or b";" in name or len(fields_text.partition(b";")[0].split()) < 2:
         raise log.fault(BAD_COMMAND)

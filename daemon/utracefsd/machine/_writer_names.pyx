@@ -1,10 +1,8 @@
 # cython: boundscheck=False, wraparound=False
 """Names of writing threads, for filters that compare COMM.
 
-The kernel compares the name of the running task. Here the task may have changed its name before its record is
-examined, and reading /proc costs as much as hundreds of records. So a thread's name is read at its first
-record that a filter compares, and again at the first record more than REFRESH_NS later. A renamed thread has
-its old name for that long at most.
+Reading /proc costs as much as hundreds of records. So a thread's name is read at its first record that a
+filter compares, and again at the first record more than REFRESH_NS later.
 
     slots       256 names by thread id, found with one comparison
     _known      up to 4,096 names, where a slot had to be given to another thread

@@ -5,10 +5,9 @@ for its server, without limit, and a file system may answer with an error. So th
 descriptors and ignore errors, as systemd and dbus-broker do. Descriptors that cannot block are closed at
 once: memory files and eventfds, which is all that honest clients send.
 
-Each user has a queue and a few threads. If the closes of a user's descriptors hang, they delay only that
-user's other closes; while more than MAX_WAITING of them wait, no more descriptors are received from the user
-(`is_behind`). Users are those of `Peer.share`. Only many such users together can use up all threads; then
-closes wait, the loop does not.
+Each user (`Peer.share`) has a queue and a few threads. If the closes of a user's descriptors hang, they delay
+only that user's other closes; while more than MAX_WAITING of them wait, no more descriptors are received from
+the user (`is_behind`).
 
 Connections with unreceived descriptors in them have queues of their own (`close_unread`): closing those skips
 the flush, so such a close rarely blocks.

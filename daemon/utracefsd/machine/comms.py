@@ -1,15 +1,11 @@
 """Names of threads by thread id, for `trace` and saved_cmdlines.
 
-A record carries a number. The kernel keeps a small table of names and fills it when a task that has just
-written is switched out, so early records print `<...>`. The daemon asks /proc when it prints, while the task
-lives. The last known name is kept, since a trace is mostly read after the program has ended.
-
-Thread ids are reused. The start time of the task, also in /proc, distinguishes tasks: a name is renewed only
-from a task with the same start time. `remember` takes the present name without that check; its callers know
-that it is the same task (a producer is connected).
+A record carries a number. The daemon asks /proc for the name when it prints, while the task lives, and keeps
+the last known one. Thread ids are reused, so a name is renewed only from a task with the same start time.
+`remember` takes the present name without that check; its callers know that it is the same task.
 
 As in the kernel, the thread group (`saved_tgids`, the option record-tgid) is stored only for tasks that write
-while the option is on: the intake of records calls `wrote`, which costs a set lookup.
+while the option is on.
 """
 
 import errno
@@ -67,8 +63,7 @@ class CommTable:
         *,
         kernel_release: bytes = b"",
     ) -> None:
-        """read_task, read_tgid, read_parent: ask /proc (`procfs`); None: no such task. kernel_release: shown
-        by latency-format."""
+        """The first three ask /proc (`procfs`). kernel_release: shown by latency-format."""
         self.kernel_release = kernel_release
         self.record_tgid = False
         """Some instance has the option record-tgid on."""

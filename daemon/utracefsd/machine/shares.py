@@ -9,14 +9,8 @@ The total may be small (a small RLIMIT_NOFILE, `--user-events-max 100`). So a us
 more than **half of what the others leave**: the first may take a half, a second one a quarter, a third one an
 eighth, and the next one always finds as much as the last one has.
 
-Refusals are counted by user; the log has the first, the tenth, the hundredth of each.
-
 Users are those of `Peer.share`: a user id that was given to a user for containers (subuid(5)) counts as that
-user. So an attacker counts as one user; the total limits matter on a machine with many users.
-
-Each resource is counted where it is made and freed: connections and messages by the port, events and fields
-by the event table, enable words and their pages by the enablers, registrations by the connections, data rings
-by `Rings`. There is one `Shares` per daemon.
+user. Each resource is counted where it is made and freed. There is one `Shares` per daemon.
 """
 
 import enum
@@ -198,7 +192,7 @@ class Shares:
         )
 
     def check(self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False) -> None:
-        """Raise TraceError with the limit's errno, and count the refusal, when `uid` may not hold `amount`
+        """Raise TraceError with the limit's errno, and count the refusal, when `uid` may not hold so much
         more; does not count the amount itself."""
         refused = self.refusal(resource, uid, amount, privileged=privileged)
         if refused is not None:

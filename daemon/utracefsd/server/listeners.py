@@ -27,11 +27,7 @@ BACKLOG = 128
 @contextlib.contextmanager
 def listening(path: Path, gid: int | None) -> Iterator[socket.socket]:
     """A socket that listens at `path`: mode 0660 with a group, else 0600. Its file is removed at the end,
-    unless another socket has replaced it.
-
-    Raises TraceError: EADDRINUSE when a daemon answers there, EEXIST when `path` is not a socket; OSError of
-    bind(2).
-    """
+    unless another has replaced it. EADDRINUSE: a daemon answers there; EEXIST: no socket; OSError."""
     _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:

@@ -95,13 +95,10 @@ class Runtime:
 
     def prepare(self, *, reachable: bool = False) -> "Runtime":
         """Make missing folders and refuse unsafe ones; returns the folders in use, with another status folder
-        when another user has taken its name.
+        when another user has taken its name. `reachable`: a directory made here gets mode 0755.
 
-        `reachable`: users other than the owner may connect to a socket, so a directory made here gets mode
-        0755.
-
-        Raises TraceError: ENAMETOOLONG (a socket's path would not fit into sockaddr_un), EPERM (a folder of
-        another user, a symbolic link, a mode that gives others access), ENOTDIR, or the errno of mkdir(2).
+        TraceError: ENAMETOOLONG (for sockaddr_un), EPERM (a folder of another user, a symbolic link, a mode
+        that gives others access), ENOTDIR, or the errno of mkdir(2).
         """
         for path in (self.data_socket, self.tracefs_socket):
             if len(os.fsencode(path)) > MAX_SOCKET_PATH:
@@ -128,11 +125,8 @@ class Runtime:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock both folders for one daemon; call after `prepare`.
-
-        Raises TraceError EBUSY, naming the process, when another daemon holds one of them. The status folder
-        is locked too because two containers may share /dev/shm without sharing /run.
-        """
+        """Lock both folders for one daemon: two containers may share /dev/shm without sharing /run. EBUSY,
+        naming the process, when another daemon holds one of them."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(_lock_file(self.directory / LOCK_FILE, self.directory))
             folder_fd = os.open(self.status_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -144,11 +138,8 @@ class Runtime:
             yield
 
     def mark(self, *, ends_with_parent: bool) -> None:
-        """Mark or unmark the folder: whether the files of a killed daemon are to be removed; call while
-        `locked`.
-
-        A folder that is not empty and has no mark gets none: it may hold someone's records. TraceError.
-        """
+        """Whether the files of a killed daemon are to be removed. A folder that is not empty and has no mark
+        gets none: it may hold someone's records. TraceError."""
         path = self.status_folder / MARK
         may = path.exists() or not any(self.status_folder.iterdir())
         with contextlib.suppress(FileNotFoundError):
@@ -341,11 +332,8 @@ def _check_not_open_to_all(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _lock_file(path: Path, directory: Path) -> Iterator[None]:
-    """Hold `path` locked, with our pid in it; removed at the end.
-
-    An ending daemon removes the file while it has the lock. So after locking, check that `path` still is the
-    locked file, else try again.
-    """
+    """Hold `path` locked, with our pid in it; removed at the end, with the lock held. So after locking, check
+    that `path` still is the locked file, else try again."""
     while True:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -6,9 +6,8 @@
      ├── timers           sleeps until the daemon's next deadline, or until there is one
      └── store            sends queued messages to a service manager that was busy
 
-The code between two awaits is one step, never interrupted. A step takes in a bounded share of one producer's
-records, or carries out one request, so neither a flooding producer nor a busy administrator delays the others
-for long. An idle daemon waits for its descriptors and has no timer.
+The code between two awaits is one step. A step takes in a bounded share of one producer's records, or carries
+out one request, so nobody delays the others for long. An idle daemon has no timer.
 
 Errors: a client's mistakes get an error response or end its connection, and are not logged. An unexpected
 exception ends the request, the connection or the step that it occurs in, is counted and logged with its
@@ -83,13 +82,10 @@ async def serve(
     `ends_with_parent`: no daemon takes over its state if it is killed; the next daemon of the same user
     removes that.
 
-    At the end, however it comes, the sockets made here are removed and every status byte is zero. Records and
-    settings stay for the next daemon, unless the daemon's `remove_state` was set before it is cancelled; an
-    error, here or at the start, never removes them.
-
-    Raises TraceError when it cannot start: EBUSY, EADDRINUSE (a daemon runs there already), EPERM, ENOTDIR,
-    ENAMETOOLONG (the directory), EINVAL (no such group), ENOENT (no such plug-in); and OSError from the
-    sockets.
+    At the end the sockets made here are removed and every status byte is zero. Records and settings stay for
+    the next daemon, unless the daemon's `remove_state` was set before it is cancelled; an error never removes
+    them. TraceError: EBUSY, EADDRINUSE (a daemon runs there already), EPERM, ENOTDIR, ENAMETOOLONG (the
+    directory), EINVAL (no such group), ENOENT (no such plug-in); OSError.
     """
     place, options = runtime.locate(directory), DaemonOptions(**chosen)
     group, tracefs_group = options.group, options.tracefs_group

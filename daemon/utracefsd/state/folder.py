@@ -66,8 +66,7 @@ class StateFolder:
         self.journal = self.path / JOURNAL
         self.cells = self.path / CELLS
         self.on_buffer_moved: Callable[[int], None] = lambda number: None
-        """Called when an instance gets another buffer folder; the log must name it before the old one is
-        removed."""
+        """An instance gets another buffer folder, which the log must name before the old one is removed."""
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
         """Raises TraceError when the log has no space for so many bytes."""
         self._buffers: dict[int, BufferFolders] = {}
@@ -111,8 +110,7 @@ class StateFolder:
         return True
 
     def take_over(self, nr_cpus: int) -> Taken | None:
-        """The state of the previous daemon. None: there is none, or it cannot be used; then it is set aside,
-        and logged. UnreadableError."""
+        """The state of the previous daemon; None: there is none, or it was set aside. UnreadableError."""
         self._make_way()
         remove(self.path / f"{LOG}.new")  # left by a daemon that was killed while it made one
         try:
@@ -141,9 +139,8 @@ class StateFolder:
         return self._buffers.setdefault(number, BufferFolders(self, number))
 
     def open_log(self) -> LogFile | None:
-        """The log that was taken over, or a new one, with all the space that it needs at first. None: the log
-        that was taken over is of an older version; it stays until a new log has everything. OSError: no space
-        for one."""
+        """The log that was taken over, or a new one, with all the space that it needs at first. None: it is
+        of an older version, and stays until a new log has everything. OSError: no space for one."""
         if self.log.exists():
             return LogFile.open(self.log)
         try:
@@ -183,8 +180,7 @@ class StateFolder:
                 self._move_aside(path)
 
     def remove_former_state(self) -> None:
-        """Remove the state that the previous daemon left, except for its journal: producers' data rings do
-        not depend on that state."""
+        """Except for its journal: producers' data rings do not depend on that state."""
         remove(self.log)
         remove(self.path / SET_ASIDE)
         self.remove_unused_buffers()
@@ -200,8 +196,7 @@ class StateFolder:
             remove(self.path / f"{name}.new")
 
     def remove_unused_buffers(self) -> None:
-        """Remove buffer folders whose replacement was interrupted by a kill, before or after its line in the
-        log."""
+        """Remove buffer folders whose replacement was interrupted by a kill."""
         used = {buffers.folder for buffers in self._buffers.values()}
         for path in self._buffer_folders():
             if path.name not in used:
@@ -215,8 +210,7 @@ class StateFolder:
         daemon_log("buffer-in-memory", folder=self.path, reason=why.strerror, mount=self.path.parent)
 
     def _adopt_buffer(self, instance: TakenInstance, nr_cpus: int) -> None:
-        """Adopt the ring buffer of this instance; a damaged one costs its own records only. Raises StateError
-        when it is for another number of cpus."""
+        """A damaged one costs its own records only. StateError: it is for another number of cpus."""
         was_for = nr_cpus
         if instance.buffer_folder:
             try:

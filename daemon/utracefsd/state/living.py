@@ -60,10 +60,8 @@ _NEEDED = ("event", "ring", "fired")
 
 
 class State:
-    """The log of a running daemon: observes the daemon's parts, and `save` writes what has changed.
-
-    Make it when everything that was taken over is restored: it begins with a new log. `close` ends it.
-    """
+    """The log of a running daemon: observes the daemon's parts, and `save` writes what has changed. Make it
+    when everything that was taken over is restored: it begins with a new log."""
 
     def __init__(
         self,
@@ -76,12 +74,9 @@ class State:
         file: LogFile | None,
         restarts: int,
     ) -> None:
-        """fired: triggers that already fired for records that will be dispatched again, see Journal.
-
-        file: the result of `folder.open_log`, owned by this object.
-        restarts: number of daemons, with this one, that took over the state. OSError: no space for a log that
-        replaces one of an older version.
-        """
+        """fired: triggers that already fired for records that will be dispatched again, see Journal. file:
+        the result of `folder.open_log`, owned by this object. OSError: no space for a log that replaces one
+        of an older version."""
         self.folder = folder
         self._table = table
         self._instances = instances
@@ -141,8 +136,8 @@ class State:
         self._instances.recycle()
 
     def check_room(self, nr_bytes: int) -> None:
-        """Call it before making anything that records, files or descriptors will refer to, and whose line
-        takes at most so many bytes. TraceError(ENOSPC): the log has no space for it."""
+        """Call it before making anything to which records, files or descriptors will refer, and whose line
+        takes at most so many bytes. ENOSPC: the log has no space for it."""
         self._promised += nr_bytes
         if self._is_closed or (self._promised <= self.file.left and not self.behind):
             return
@@ -297,8 +292,8 @@ class State:
         self.folder.remove_unused_buffers()
 
     def _rewrite(self, more: int = 0) -> bool:
-        """Write the present state anew, if possible with space for `more` bytes behind it. False: it cannot
-        be written, and the log is unchanged."""
+        """Write the present state anew, if possible with space for `more` bytes behind it. False: the log is
+        unchanged."""
         data = b"".join(map(self._pack, self._everything()))
         self._promised = 0
         needed = len(data) + more
@@ -313,8 +308,7 @@ class State:
 
     def _fall_behind(self, lines: list[tuple[Any, ...]]) -> None:
         """`lines` cannot all be written. Write the lines without which records have no meaning; `check_room`
-        reserved space for them. So every record kept keeps its meaning, since nothing more is made until
-        there is space."""
+        reserved space for them, and nothing more is made until there is space."""
         events = {line[1] for line in lines if line[0] == "event"}
         needed = [line for line in lines if line[0] in _NEEDED or (line[0] == "gone" and line[1] in events)]
         self.file.append(b"".join(map(self._pack, needed)))

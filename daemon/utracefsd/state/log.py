@@ -70,7 +70,7 @@ class TakenInstance:
     name: bytes
     """Empty for the top instance."""
     buffer_folder: str = ""
-    """Name of the folder of its ring buffer, below the state folder; empty: it was in memory and is gone."""
+    """The folder of its ring buffer, below that of the state; empty: it was in memory and is gone."""
     files: dict[int, SavedEventFile] = attrs.Factory(dict)
     """Its state for each event that was ever enabled there, by the event's id."""
     settings: dict[str, Any] = attrs.Factory(dict)
@@ -95,22 +95,17 @@ class Taken:
     fired for it."""
     restarts: int = 0
     """Daemons before this one that took over the state; 0 in older logs."""
-
     counts: SavedCounts | None = None
     """None in older logs."""
-
     emitted: dict[bytes, Emitted] = attrs.Factory(dict)
     """By SYSTEM:NAME."""
-
     ended: bool = False
     """The daemon was not killed."""
 
     def names(self) -> dict[int, bytes]:
-        """Names of the instances other than the top one, by number."""
         return {number: instance.name for number, instance in self.instances.items() if number != TOP}
 
     def buffers(self) -> dict[int, RingBuffer]:
-        """Ring buffers that were adopted, by instance number."""
         return {
             number: instance.buffer
             for number, instance in self.instances.items()

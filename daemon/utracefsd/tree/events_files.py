@@ -6,8 +6,7 @@
     events/synthetic/EV/       the same
     events/ftrace/EV/          format  id      print and raw_data, what markers are recorded as
 
-Nothing is kept per event: a walk to a file of an event looks the event up by its name, and an open file
-checks whether its event was removed (ENODEV).
+Nothing is kept per event; an open file checks whether its event was removed (ENODEV).
 """
 
 import errno
@@ -17,6 +16,7 @@ from functools import partial
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.events.event_format import format_text
 from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, PRINT_ID, RAW_DATA_ID, header_page_text
 from utracefsd.consumers.ftrace.instance import Instance
@@ -24,7 +24,7 @@ from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Event
 from utracefsd.events.synthetic import format_of
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
-from utracefsd.tree.nodes import WRITE_ONLY, Directory, Node, Row, Rows, RowTable, row_table
+from utracefsd.tree.nodes import WRITE_ONLY, Directory, Listing, Node, Row, Rows, RowTable, row_table
 
 _SYSTEMS = (SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC)
 
@@ -58,7 +58,7 @@ class EventsDirectory(Rows[Instance]):
 
     def lookup(self, name: bytes) -> Node | None:
         if name == b"ftrace":
-            return _FtraceSystem()
+            return _FTRACE_SYSTEM
         if name in _SYSTEMS:
             system = _System(self._instance, name)
             return _SystemDirectory(system) if system.exists() else None
@@ -172,8 +172,7 @@ class _EventContext:
         self.instance.inject(self.event, values.command_line(data), peer.pid)
 
     def check_instance(self) -> None:
-        """ENODEV: the instance was removed while the file was open. As in the kernel, `format` and `trigger`
-        fail then, and `id` can still be read."""
+        """ENODEV: the instance was removed while the file was open. As in the kernel `id` can be read."""
         if self.instance.closed:
             raise TraceError(errno.ENODEV, "the instance is gone")
 
@@ -214,56 +213,42 @@ _EVENT_FILES: RowTable[_EventContext] = row_table(
 )
 
 
-@attrs.frozen
-class _InternalEvent:
-    """A record type of the kernel's own that tools expect to be declared."""
-
-    name: bytes
-    id: int
-    """common_type of its records."""
-    fields: bytes
-    """The lines of its format behind the common fields."""
-    print_fmt: bytes
-    """The text behind `print fmt:`."""
-
-    def format_text(self) -> bytes:
-        common = format_text(self.name, self.id, ()).partition(b"\n\n")[0]
-        return b"%s\n\n%s\nprint fmt: %s\n" % (common, self.fields, self.print_fmt)
+def _internal_field(type_: bytes, name: bytes, offset: int, size: int) -> Field:
+    return Field(type_, name, offset, size, not type_.startswith(b"u"), FieldKind.STRUCT)
 
 
-_INTERNAL_FILES: RowTable[_InternalEvent] = row_table(
-    Row(b"format", _InternalEvent.format_text, holds_instance=False),
-    Row(b"id", lambda event: b"%d\n" % event.id, holds_instance=False),
+_Internal = tuple[int, bytes]
+"""A record type of the kernel's own that tools expect to be declared: common_type of its records,
+`format`."""
+
+_INTERNAL_FILES: RowTable[_Internal] = row_table(
+    Row(b"format", lambda event: event[1], holds_instance=False),
+    Row(b"id", lambda event: b"%d\n" % event[0], holds_instance=False),
 )
 
-_INTERNAL_EVENTS = {
-    event.name: event
-    for event in (
-        _InternalEvent(
+_INTERNAL_EVENTS: dict[bytes, _Internal] = {
+    name: (event_id, format_text(name, event_id, fields, print_fmt))
+    for name, event_id, fields, print_fmt in (
+        (
             b"print",
             PRINT_ID,
-            b"\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
-            b"\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:1;\n",
+            (_internal_field(b"unsigned long", b"ip", 8, 8), _internal_field(b"char[]", b"buf", 16, 0)),
             b'"%ps: %s", (void *)REC->ip, REC->buf',
         ),
-        _InternalEvent(
+        (
             b"raw_data",
             RAW_DATA_ID,
-            b"\tfield:unsigned int id;\toffset:8;\tsize:4;\tsigned:0;\n"
-            b"\tfield:char buf[];\toffset:12;\tsize:0;\tsigned:1;\n",
+            (_internal_field(b"unsigned int", b"id", 8, 4), _internal_field(b"char[]", b"buf", 12, 0)),
             b'"id:%04x %08x", REC->id, (int)REC->buf[0]',
         ),
     )
 }
 
 
-class _FtraceSystem(Directory):
-    """`events/ftrace/`: no enable file, these events are always recorded."""
+def _find_internal(name: bytes) -> Node | None:
+    event = _INTERNAL_EVENTS.get(name)
+    return None if event is None else Rows(event, _INTERNAL_FILES)
 
-    def lookup(self, name: bytes) -> Node | None:
-        event = _INTERNAL_EVENTS.get(name)
-        return None if event is None else Rows(event, _INTERNAL_FILES)
 
-    def names(self) -> Iterator[tuple[bytes, str]]:
-        for name in _INTERNAL_EVENTS:
-            yield name, "d"
+_FTRACE_SYSTEM = Listing(lambda: _INTERNAL_EVENTS, _find_internal, mode=Directory.mode)
+"""`events/ftrace/`: no enable file, these events are always recorded."""

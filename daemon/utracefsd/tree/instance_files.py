@@ -4,7 +4,8 @@ A file is a row: name, mode, and methods of `Instance`. A new file is a new row.
 """
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 import attrs
 
@@ -17,8 +18,9 @@ from utracefsd.tree import values
 from utracefsd.tree.nodes import (
     MARKER,
     READ_ONLY,
-    Directory,
+    READ_WRITE,
     FileNode,
+    Listing,
     Node,
     OpenFile,
     Row,
@@ -148,23 +150,16 @@ class _MarkerFile(OpenFile):
         return self._write_marker(data, self._pid, self._cpu)
 
 
-class OptionsDirectory(Directory):
+def options_directory(instance: Instance) -> Listing:
     """`options/`: a file for each option."""
 
-    mode = 0o750
-
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
-
-    def lookup(self, name: bytes) -> Node | None:
+    def find(name: bytes) -> Node | None:
         text = name.decode("ascii", "replace")
-        if text not in OPTIONS or text not in self._instance.options.files():
+        if text not in OPTIONS or text not in instance.options.files():
             return None
-        return FileNode(_OPTION_FILE, _OptionContext(self._instance, text))
+        return FileNode(_OPTION_FILE, _OptionContext(instance, text))
 
-    def names(self) -> Iterator[tuple[bytes, str]]:
-        for name in self._instance.options.files():
-            yield name.encode(), "f"
+    return Listing(lambda: map(str.encode, instance.options.files()), find, kind="f")
 
 
 @attrs.frozen
@@ -192,56 +187,33 @@ class _Cpu:
     number: int
 
 
+def _reader(name: bytes, make: Callable[[Instance, int, int], OpenFile], mode: int = READ_ONLY) -> Row[_Cpu]:
+    return Row(name, opener=lambda cpu, flags, peer: make(cpu.instance, cpu.number, flags), mode=mode)
+
+
 _CPU_FILES: RowTable[_Cpu] = row_table(
     Row(
         b"buffer_size_kb",
         lambda cpu: b"%d\n" % cpu.instance.buffer.size_kb(cpu.number),
         lambda cpu, data, peer: cpu.instance.store.resize(values.unsigned_decimal(data), cpu.number),
     ),
-    Row(b"snapshot", opener=lambda cpu, flags, peer: SnapshotFile(cpu.instance, cpu.number, flags)),
-    Row(
-        b"snapshot_raw",
-        opener=lambda cpu, flags, peer: RawPipe(cpu.instance, cpu.number, flags, snapshot=True),
-        mode=READ_ONLY,
-    ),
+    _reader(b"snapshot", SnapshotFile, READ_WRITE),
+    _reader(b"snapshot_raw", partial(RawPipe, snapshot=True)),
     Row(b"stats", lambda cpu: cpu.instance.stats_text(cpu.number)),
-    Row(b"trace", opener=lambda cpu, flags, peer: Trace(cpu.instance, cpu.number, flags)),
-    Row(
-        b"trace_pipe",
-        opener=lambda cpu, flags, peer: TracePipe(cpu.instance, cpu.number, flags),
-        mode=READ_ONLY,
-    ),
-    Row(
-        b"trace_pipe_raw",
-        opener=lambda cpu, flags, peer: RawPipe(cpu.instance, cpu.number, flags),
-        mode=READ_ONLY,
-    ),
-    Row(
-        b"trace_raw",
-        opener=lambda cpu, flags, peer: RawTrace(cpu.instance, cpu.number, flags),
-        mode=READ_ONLY,
-    ),
+    _reader(b"trace", Trace, READ_WRITE),
+    _reader(b"trace_pipe", TracePipe),
+    _reader(b"trace_pipe_raw", RawPipe),
+    _reader(b"trace_raw", RawTrace),
 )
 
 
-class PerCpuDirectory(Directory):
+def per_cpu_directory(instance: Instance) -> Listing:
     """`per_cpu/`: a directory for each possible cpu."""
 
-    mode = 0o750
-
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
-
-    def lookup(self, name: bytes) -> Node | None:
+    def find(name: bytes) -> Node | None:
         digits = name.removeprefix(b"cpu")
-        if (
-            not digits.isdigit()
-            or name != b"cpu%d" % int(digits[:9])
-            or int(digits) >= self._instance.nr_cpus
-        ):
+        if not digits.isdigit() or name != b"cpu%d" % int(digits[:9]) or int(digits) >= instance.nr_cpus:
             return None
-        return Rows(_Cpu(self._instance, int(digits)), _CPU_FILES, mode=0o750)
+        return Rows(_Cpu(instance, int(digits)), _CPU_FILES, mode=0o750)
 
-    def names(self) -> Iterator[tuple[bytes, str]]:
-        for number in range(self._instance.nr_cpus):
-            yield b"cpu%d" % number, "d"
+    return Listing(lambda: [b"cpu%d" % number for number in range(instance.nr_cpus)], find)

@@ -9,12 +9,8 @@ tables:
     FileNode     a Row with its context, found by a walk; opening it gives an OpenFile
 
 OpenFile does once what open(2), read(2) and write(2) check before a tracefs file sees the call (fs/open.c,
-fs/read_write.c): EBADF for an access mode that the file was not opened for, EINVAL for an operation that the
-file does not have. Permission bits are shown and not enforced: the socket decides who may connect, and root,
-for whom the kernel ignores the bits too, gets the same EINVAL.
-
-Nothing blocks here. A read that would have to wait raises EAGAIN; the owner of the loop waits and calls again
-if `blocking` is set.
+fs/read_write.c). Permission bits are shown and not enforced: the socket decides who may connect. A read that
+would have to wait raises EAGAIN; the owner of the loop waits and calls again if `blocking` is set.
 """
 
 import errno
@@ -82,11 +78,9 @@ class Directory(Node):
 
 
 class OpenFile:
-    """One open file: the handle of a peer. Subclasses implement `_read`, `_write`, `_close`.
-
-    Errors of every operation: EBADF once closed or when the access mode does not allow it; EINVAL when this
-    kind of file cannot be read, or written.
-    """
+    """One open file: the handle of a peer. Subclasses implement `_read`, `_write`, `_close`. EBADF once
+    closed or when the access mode does not allow it; EINVAL when this kind of file cannot be read, or
+    written."""
 
     seekable = False
     is_steady = False
@@ -112,8 +106,7 @@ class OpenFile:
         return self._read(size)
 
     def write(self, data: bytes) -> int:
-        """Write one command (or record); returns how many bytes of it were used. The caller may have to write
-        the rest."""
+        """Write one command (or record); returns how many bytes of it were used."""
         if self.closed or not self.writable:
             raise TraceError(errno.EBADF, "the file is not open for writing")
         return self._write(data)
@@ -227,7 +220,6 @@ class FileNode(Node, Generic[C]):
         return self.row.holds_instance
 
     def open(self, flags: int, peer: Peer) -> OpenFile:
-        """ENOTDIR with O_DIRECTORY, EEXIST with O_CREAT|O_EXCL, and errors of the row's own opener."""
         if flags & os.O_DIRECTORY:
             raise TraceError(errno.ENOTDIR, "is not a directory")
         if flags & os.O_CREAT and flags & os.O_EXCL:
@@ -242,8 +234,7 @@ _AT_ONCE = 64 << 10
 
 
 class OpenText(OpenFile):
-    """A text: made at the first read, or rendered piece by piece as it is read; seeking back makes it
-    anew."""
+    """A text: made at the first read, or piece by piece as it is read; seeking back makes it anew."""
 
     seekable = True
     is_steady = True
@@ -337,3 +328,27 @@ class Rows(Directory, Generic[C]):
             yield name, "f"
         for name, _ in self._directories:
             yield name, "d"
+
+
+class Listing(Directory):
+    """A directory whose entries are computed: their names, and the node of a name, None for another one."""
+
+    def __init__(
+        self,
+        names: Callable[[], Iterable[bytes]],
+        find: Callable[[bytes], Node | None],
+        *,
+        kind: str = "d",
+        mode: int = 0o750,
+    ) -> None:
+        self.mode = mode
+        self._names = names
+        self._find = find
+        self._kind = kind
+
+    def lookup(self, name: bytes) -> Node | None:
+        return self._find(name)
+
+    def names(self) -> Iterator[tuple[bytes, str]]:
+        for name in self._names():
+            yield name, self._kind

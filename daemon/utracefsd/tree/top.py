@@ -25,12 +25,13 @@ from utracefsd.machine.comms import CommTable
 from utracefsd.machine.peer import Peer
 from utracefsd.tree import values
 from utracefsd.tree.events_files import EventsDirectory
-from utracefsd.tree.instance_files import INSTANCE_FILES, OptionsDirectory, PerCpuDirectory
+from utracefsd.tree.instance_files import INSTANCE_FILES, options_directory, per_cpu_directory
 from utracefsd.tree.nodes import (
     READ_WRITE,
     WRITE_ONLY,
     Directory,
     FileNode,
+    Listing,
     Node,
     OpenFile,
     OpenText,
@@ -92,24 +93,16 @@ _CONSUMER_FILES: RowTable[_Consumer] = row_table(
 )
 
 
-class ConsumersDirectory(Directory):
+def _consumers_directory(parts: "Parts") -> Listing:
     """`consumers/`."""
 
-    mode = 0o750
-
-    def __init__(self, table: EventTable, plugins: Plugins) -> None:
-        self._table = table
-        self._plugins = plugins
-
-    def lookup(self, name: bytes) -> Node | None:
+    def find(name: bytes) -> Node | None:
         text = name.decode("utf-8", "replace")
-        if text not in self._plugins.names():
+        if text not in parts.plugins.names():
             return None
-        return Rows(_Consumer(self._table, self._plugins, text), _CONSUMER_FILES, mode=0o750)
+        return Rows(_Consumer(parts.table, parts.plugins, text), _CONSUMER_FILES, mode=0o750)
 
-    def names(self) -> Iterator[tuple[bytes, str]]:
-        for name in self._plugins.names():
-            yield name.encode(), "d"
+    return Listing(lambda: map(str.encode, parts.plugins.names()), find)
 
 
 _README = b"""\
@@ -263,9 +256,8 @@ _TOP_FILES: RowTable[Parts] = row_table(
 
 
 class _RemoveOnClose(OpenFile):
-    """Not in the kernel: opening this file for writing makes the instance end with the last open file in it.
-    So a recorder's instance is removed with the recorder's connection, however the recorder ends. If it wrote
-    1, the instance waits for the recorder after a restart of the daemon."""
+    """Not in the kernel: opening this file for writing makes the instance end with the last open file in it,
+    and so with its recorder. If that wrote 1, it waits for the recorder after a restart of the daemon."""
 
     def __init__(self, instance: Instance, flags: int) -> None:
         super().__init__(flags)
@@ -290,8 +282,8 @@ class InstanceDirectory(Rows[Instance]):
             mode=mode,
             directories=(
                 (b"events", EventsDirectory),
-                (b"options", OptionsDirectory),
-                (b"per_cpu", PerCpuDirectory),
+                (b"options", options_directory),
+                (b"per_cpu", per_cpu_directory),
             ),
         )
         self.instance = instance
@@ -313,7 +305,7 @@ class TopDirectory(InstanceDirectory):
             parts,
             _TOP_FILES,
             directories=(
-                (b"consumers", lambda parts: ConsumersDirectory(parts.table, parts.plugins)),
+                (b"consumers", _consumers_directory),
                 (b"instances", lambda parts: InstancesDirectory(parts.instances)),
             ),
         )

@@ -34,11 +34,8 @@ With ONE_LINE, which the kernel does not have, it returns as much as wanted."""
 
 
 def _is_filled(instance: Instance, buffer: RingBuffer | None, cpu: int) -> bool:
-    """The condition of the kernel's trace_poll() and ring_buffer_poll_wait().
-
-    With the option `block` always true. One cpu's buffer: `buffer_percent` of its sub-buffers are filled. All
-    cpus together, or a percentage of 0: there is a record.
-    """
+    """The condition of the kernel's trace_poll() and ring_buffer_poll_wait(). One cpu's buffer:
+    `buffer_percent` of its sub-buffers are filled. All cpus together, or 0 percent: there is a record."""
     percent = instance.settings.buffer_percent
     if instance.options["block"]:
         return True
@@ -121,11 +118,8 @@ class SnapshotFile(Trace):
 
 
 class TracePipe(OpenFile):
-    """`trace_pipe` of an instance, or of one of its cpus.
-
-    EBUSY: another opener has that cpu, or all. Without data: EAGAIN; the end of the file instead if the file
-    blocks, tracing is off, and it has returned something before.
-    """
+    """`trace_pipe` of an instance, or of one of its cpus. EBUSY: another opener has that cpu, or all. Without
+    data: EAGAIN; the end of the file if it blocks, tracing is off, and it has returned something before."""
 
     def __init__(self, instance: Instance, cpu: int, flags: int) -> None:
         super().__init__(flags)
@@ -184,10 +178,7 @@ class TracePipe(OpenFile):
 
 class RawPipe(OpenFile):
     """`per_cpu/cpuN/trace_pipe_raw`, and `snapshot_raw` for the spare: each read gives the next sub-buffer,
-    or the rest of one that did not fit.
-
-    A size of 16 bytes or less, or too small for the first record, returns nothing and consumes nothing.
-    """
+    or the rest of one that did not fit. A size too small for the first record consumes nothing."""
 
     def __init__(self, instance: Instance, cpu: int, flags: int, *, snapshot: bool = False) -> None:
         super().__init__(flags)
@@ -214,12 +205,9 @@ class RawPipe(OpenFile):
 
 
 class RawTrace(OpenFile):
-    """`per_cpu/cpuN/trace_raw`, which the kernel does not have: the sub-buffers that existed when it was
-    opened, one with each read, in the format of trace_pipe_raw; nothing is consumed. A sub-buffer that was
-    overwritten before it is read is missing, and the next one counts the loss.
-
-    A read of less than a sub-buffer is EINVAL.
-    """
+    """`per_cpu/cpuN/trace_raw`: the sub-buffers that existed when it was opened, one with each read. One that
+    was overwritten before it is read is missing, and the next one counts the loss. A read of less than a
+    sub-buffer is EINVAL."""
 
     is_steady = True
 

@@ -4,11 +4,7 @@ A path is walked from the root at each call, part by part, as in a filesystem: E
 ENOTDIR for a path below a file. Paths are relative to the root; empty parts and `.` are skipped, `..` goes up
 and stays at the root.
 
-    open      O_CREAT is accepted for an existing entry, else EACCES; O_TRUNC calls the file's `truncate`
-    mkdir     below instances/ only, EPERM elsewhere; rmdir alike
-    stat      every file has size 0
-
-`read_file` and `write_file` are open, read or write, and close in one, like `cat FILE` and `echo TEXT >
+`read_pieces` and `write_file` are open, read or write, and close in one, like `cat FILE` and `echo TEXT >
 FILE`. A read that would have to wait for data ends the content. A write may use only a part of the data
 (set_event takes one word) and returns its length; the caller writes the rest, as a shell does.
 """
@@ -38,11 +34,9 @@ class Tree:
         self._root = TopDirectory(parts)
 
     def open(self, path: bytes, flags: int, *, peer: Peer) -> OpenFile:
-        """Open a file (or a directory, which can only be closed again).
-
-        ENOENT, ENOTDIR, EISDIR (a directory for writing), EACCES (O_CREAT of a missing entry), EEXIST
-        (O_EXCL), ENAMETOOLONG, and errors of the file's own opening: EBUSY (trace_pipe, dynamic_events).
-        """
+        """Open a file (or a directory, which can only be closed again). ENOENT, ENOTDIR, EISDIR (a directory
+        for writing), EACCES (O_CREAT of a missing entry), EEXIST (O_EXCL), ENAMETOOLONG, and errors of the
+        file's own opening: EBUSY (trace_pipe, dynamic_events)."""
         above, name = self._above(path)
         node = above[-1] if name is None else above[-1].lookup(name)
         if node is None:
@@ -59,13 +53,9 @@ class Tree:
             _hold_instance(above, file)
         return file
 
-    def read_file(self, path: bytes, peer: Peer) -> bytes:
-        """The whole content. EFBIG above 64 MiB, and as `open` and `OpenFile.read`."""
-        return b"".join(piece for piece in self.read_pieces(path, peer) if piece is not None)
-
     def read_pieces(self, path: bytes, peer: Peer) -> Iterator[bytes | None]:
-        """The same in pieces of at most a MiB, made one by one; None where other tasks may run. EFBIG with
-        the first piece that is too much."""
+        """The whole content in pieces of at most a MiB, made one by one; None where other tasks may run.
+        EFBIG with the first piece above 64 MiB, and errors of `open` and `OpenFile.read`."""
         file = self.open(path, os.O_RDONLY | os.O_NONBLOCK, peer=peer)
         total = 0
         try:
@@ -86,8 +76,7 @@ class Tree:
             file.close()
 
     def write_file(self, path: bytes, data: bytes, truncate: bool, peer: Peer) -> int:
-        """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND (`>>`). Returns the bytes
-        used."""
+        """One write, after opening with O_TRUNC (the shell's `>`) or O_APPEND. Returns the bytes used."""
         file = self.open(
             path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if truncate else os.O_APPEND), peer=peer
         )
@@ -109,8 +98,7 @@ class Tree:
         return self._walk(path).stat()
 
     def mkdir(self, path: bytes) -> None:
-        """EEXIST, ENOENT (of the directory above), EPERM anywhere but directly below instances/, and what
-        `Instances.make` raises."""
+        """EEXIST, ENOENT, EPERM anywhere but directly below instances/, and errors of `Instances.make`."""
         above, name = self._above(path)
         parent = above[-1]
         if name is None or parent.lookup(name) is not None:
@@ -120,8 +108,7 @@ class Tree:
         parent.instances.make(name)
 
     def rmdir(self, path: bytes) -> None:
-        """ENOENT, ENOTDIR (a file), EBUSY (a file in it is open), EPERM anywhere but directly below
-        instances/."""
+        """ENOENT, ENOTDIR, EBUSY (a file in it is open), EPERM anywhere but directly below instances/."""
         above, name = self._above(path)
         parent = above[-1]
         node = parent if name is None else parent.lookup(name)

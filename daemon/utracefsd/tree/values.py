@@ -47,10 +47,7 @@ def flag(data: bytes) -> bool:
 
 
 def word(data: bytes) -> bytes:
-    """White space around it stripped; the caller checks the word.
-
-    EINVAL from 64 bytes on.
-    """
+    """White space around it stripped; the caller checks the word. EINVAL from 64 bytes on."""
     if len(data) >= _WORD_COPY:
         raise TraceError(errno.EINVAL, f"{shown(data)} is too long for a name")
     return data.split(b"\0", 1)[0].strip(WHITESPACE)
@@ -67,11 +64,7 @@ def command_line(data: bytes) -> bytes:
 
 def cpumask(data: bytes, nr_cpus: int) -> int:
     """A hexadecimal mask, groups of up to 8 digits separated by commas (or white space), up to the first
-    newline.
-
-    EINVAL for anything else, cpu lists like `0-1` and an empty write included; EOVERFLOW for bits at nr_cpus
-    and above. Everything from a NUL byte on is ignored.
-    """
+    newline or NUL. EINVAL for anything else; EOVERFLOW for bits at nr_cpus and above."""
     mask = 0
     if not data:
         raise TraceError(errno.EINVAL, "an empty write is not a mask")
@@ -101,11 +94,8 @@ def cpumask_text(mask: int, nr_cpus: int) -> bytes:
 
 
 def pids(data: bytes) -> list[int]:
-    """Thread ids separated by white space: decimal, or as in C with 0x or 0 in front.
-
-    EINVAL for text, signs other than `+`, and more than a long. As in the kernel the low 32 bits count, and
-    are EPERM where no thread can have such a number.
-    """
+    """Thread ids separated by white space: decimal, or as in C with 0x or 0 in front. EINVAL. As in the
+    kernel the low 32 bits count, and are EPERM where no thread can have such a number."""
     found = []
     for text in data.replace(b"\0", b" ").split():
         value = any_base(text) if len(text) <= _PID_TEXT else None

@@ -2,11 +2,9 @@
 
     name[:FLAGS] [field[;field...]]         field = type name [size]
 
-The kernel reads this string with a few C string functions, and its users depend on how strict those are:
-single spaces only, any word after `__data_loc `, decimal struct sizes. `parse` follows
-kernel/trace/trace_events_user.c (user_event_parse_fields, user_event_parse_field, user_field_size) step by
-step. Comparing a declaration with an existing event is more lenient (user_event_match and user_fields_match):
-see `normalized`.
+Users depend on how strict the kernel is: single spaces only, any word after `__data_loc `, decimal struct
+sizes. `parse` follows kernel/trace/trace_events_user.c (user_event_parse_fields, user_event_parse_field,
+user_field_size) step by step. Comparing with an existing event is more lenient: see `normalized`.
 
 Where we differ, always towards EINVAL:
 
@@ -15,8 +13,6 @@ Where we differ, always towards EINVAL:
 - control characters other than tab within a field, because they would forge lines in `format` and
   `dynamic_events`;
 - struct sizes of 2^31 and more, which the kernel returns as an error number by accident.
-
-All text is bytes, as in the kernel.
 """
 
 from __future__ import annotations
@@ -221,11 +217,8 @@ class Declaration(Frozen):
 
 def normalized(args: bytes, *, repair_semicolons: bool = True) -> bytes:
     """An argument text in the spelling of `Declaration.fields_text`, so that equal texts declare the same
-    fields.
-
-    Runs of whitespace do not count, the space after `;` may be missing, one `;` may follow the last field;
-    otherwise the text must be the same, types included (`u32` is not `unsigned int`). Deleting through
-    dynamic_events does not repair a missing space: it passes repair_semicolons=False.
+    fields (user_event_match, user_fields_match): runs of whitespace do not count, one `;` may follow the last
+    field, and the space after `;` may be missing, but not when deleting through dynamic_events.
     """
     if repair_semicolons:
         args = args.replace(b";", b"; ")
@@ -235,8 +228,7 @@ def normalized(args: bytes, *, repair_semicolons: bool = True) -> bytes:
 
 
 def check_command_length(command: bytes) -> None:
-    """EINVAL when a command string, or the name to delete, is longer than an ioctl takes (strndup_user() in
-    user_events_ioctl_reg() and user_events_ioctl_del())."""
+    """EINVAL when a command string, or the name to delete, is longer than an ioctl takes."""
     if len(command) > MAX_COMMAND_STRING:
         raise TraceError(
             errno.EINVAL,
@@ -245,8 +237,7 @@ def check_command_length(command: bytes) -> None:
 
 
 def check_file_name(name: bytes, what: str = "event name") -> None:
-    """EINVAL when the name is not a valid directory name. The kernel has no such check (see the head of this
-    file)."""
+    """EINVAL when the name is not a valid directory name."""
     if not name:
         raise TraceError(errno.EINVAL, f"the {what} is empty")
     if name in (b".", b".."):
@@ -259,10 +250,7 @@ def check_file_name(name: bytes, what: str = "event name") -> None:
 
 
 def split_name(command: bytes) -> tuple[bytes, bytes]:
-    """The name (before the first space) and the argument text (after it).
-
-    A `:` would begin text flags, and none are supported (EINVAL).
-    """
+    """The name (before the first space) and the argument text. EINVAL: a `:`, which would begin flags."""
     name, _, args = command.partition(b" ")
     if b":" in name:
         raise TraceError(
@@ -275,10 +263,7 @@ def split_name(command: bytes) -> tuple[bytes, bytes]:
 
 
 def parse(command: bytes) -> Declaration:
-    """Parse a command string. EINVAL, with the field at fault, where the kernel refuses it.
-
-    The caller checks the length: 511 bytes by ioctl, 4094 by dynamic_events.
-    """
+    """Parse a command string. EINVAL, with the field at fault. The caller checks the length."""
     name, args = split_name(command)
     return Declaration(name, parse_fields(args))
 
@@ -301,11 +286,8 @@ def _remembered(function: Callable[P, R]) -> Callable[P, R]:
 
 @_remembered
 def parse_fields(args: bytes) -> tuple[Field, ...]:
-    """The fields of an argument text, the part of a command string behind the name. Errors as `parse`.
-
-    Texts and single fields are cached: a program's events often share fields, and parsing is most of the cost
-    of a declaration.
-    """
+    """The fields of an argument text. Cached, as single fields: a program's events often share fields, and
+    parsing is most of the cost of a declaration."""
     fields: list[Field] = []
     offset = ENTRY_HEADER_SIZE
     for text in args.split(b";"):

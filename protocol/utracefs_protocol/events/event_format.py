@@ -9,9 +9,9 @@
 
     print fmt: "status=%u", REC->status
 
-`format_text` writes the files of our events as the kernel does, with one difference: fixed arrays show their
-length (`char a[20]`). The kernel intends the same, but takes the number from a member that user_events never
-sets. `parse_format` reads these files and those of a kernel.
+`format_text` writes the files of our events as the kernel does, but fixed arrays show their length (`char
+a[20]`): the kernel takes the number from a member that user_events never sets. `parse_format` reads these
+files and those of a kernel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Packs values into a payload and unpacks them, in plain Python.
 
-Applications emit through a compiled packer and the daemon prints through the compiled core; tests compare
-both with this module, and tools use it. The layout of a payload:
+Applications emit and the daemon prints by compiled code; tests compare both with this. A payload:
 
     | fixed part: every field at its offset, no padding | what the location words point at, in field order |
 
@@ -88,13 +87,10 @@ class Layout:
         return dict(self.unpack_items(payload))
 
     def unpack_items(self, payload: bytes | bytearray | memoryview) -> list[tuple[str, Value]]:
-        """(name, value) of every field in order.
-
-        Integers are int; `Field.is_float` is float, `Field.is_bool` bool, arrays (`Field.element`) are lists
-        of these. Text (`char[N]`, dynamic data with
-        `char` in its type) is str up to its first NUL, bytes that are not UTF-8 as surrogate escapes.
-        `unsigned char[N]`, other structs and other dynamic data are bytes, all of them. A field of size 0, as
-        in the kernel's `char buf[]`, goes to the end of the payload.
+        """(name, value) of every field in order. Arrays (`Field.element`) are lists of numbers; text
+        (`char[N]`, dynamic data with `char` in its type) is str up to its first NUL; `unsigned char[N]`,
+        other structs and other dynamic data are bytes. A field of size 0, as in the kernel's `char buf[]`,
+        goes to the end.
 
         ValueError when the payload is too short, or a location word points outside it.
         """

@@ -6,12 +6,10 @@
         1   s < 0                           2           REJECT
         2   c ~ "a*"                        ACCEPT      REJECT
 
-Like the program of kernel/trace/trace_events_filter.c (filter_match_preds()), it only goes forward, so it
-always ends and has no limit of depth. Predicates are those of the kernel, oddities included: filter_pred_*()
-and regex_match_*() there, glob_match() of lib/glob.c. One difference: the kernel compares the bits of floats.
-
-Payloads are checked here although a tracepoint has checked its own: records may come from elsewhere. A field
-that is not within the record makes its predicate false.
+Like the program of kernel/trace/trace_events_filter.c (filter_match_preds()), it only goes forward.
+Predicates are those of the kernel, oddities included: filter_pred_*() and regex_match_*() there, glob_match()
+of lib/glob.c. One difference: the kernel compares the bits of floats. A field that is not within the record,
+which may come from anywhere, makes its predicate false.
 
 The oddities:
 

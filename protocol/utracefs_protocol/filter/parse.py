@@ -273,11 +273,8 @@ def _of_field(field: Field) -> _Operand:
 def parse_filter(
     text: bytes, fields: Sequence[Field], *, nr_cpus: int = MAX_CPUS, names: Names | None = None
 ) -> Filter:
-    """Parse a filter for records of an event with these fields. FilterError: see there.
-
-    text: up to a NUL if there is one; a lone `0` has no special meaning here. nr_cpus: number of cpus allowed
-    in CPUS{}. names: resolves COMM; None: the name COMM does not exist.
-    """
+    """Parse a filter, up to a NUL, for records of an event with these fields. FilterError. nr_cpus: number of
+    cpus allowed in CPUS{}. names: resolves COMM; None: the name COMM does not exist."""
     text = text.partition(b"\0")[0]
     check_brackets(text)
     return Filter(text, Parser(text, fields, nr_cpus, names is not None).parse(), names)

@@ -5,9 +5,7 @@
  *     bin 16    0xc5  size, 2 bytes, big-endian     up to 65535
  *     bin 32    0xc6  size, 4 bytes, big-endian     up to 4294967295
  *
- * Then `size` bytes follow. A writer takes the shortest form; a reader accepts each of them for any size, as
- * the MessagePack specification says. The data socket carries only arrays (messages) and bin objects
- * (records), so the first byte tells a record from a message.
+ * Then `size` bytes follow. A writer takes the shortest form; a reader accepts each of them for any size.
  */
 #ifndef UTRACEFS_BIN_H
 #define UTRACEFS_BIN_H
@@ -40,14 +38,7 @@
 /* Bytes of the longest header. */
 #define BIN_MAX_HEADER 5
 
-/* Bytes of the header in front of `size` bytes. */
-static inline unsigned bin_header_size(uint32_t size)
-{
-    return size <= 0xff ? 2 : size <= 0xffff ? 3 : 5;
-}
-
-/* Write the header in front of `size` bytes; the number of bytes that it has. `at` has room for
- * BIN_MAX_HEADER, or for bin_header_size(size). */
+/* Write the header in front of `size` bytes; the number of bytes that it has, at most BIN_MAX_HEADER. */
 static inline unsigned bin_put_header(uint8_t *at, uint32_t size)
 {
     if (size <= 0xff) {

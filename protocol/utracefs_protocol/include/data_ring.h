@@ -1,8 +1,6 @@
 /*
- * The data ring: one process's records on their way to the daemon, in memory that both map.
- *
- * Not the ring buffer. The ring buffer belongs to a consumer inside the daemon and keeps records until they
- * are read; the data ring carries them there, and nothing stays in it.
+ * The data ring: one process's records on their way to the daemon, in memory that both map. (The ring buffer
+ * is a consumer's, inside the daemon, and keeps records until they are read.)
  *
  * The memory (a memfd made by the program, sealed against shrinking, growing and further seals):
  *
@@ -96,8 +94,6 @@
  * its own flag, so a change needs no agreement on a moment, and records outlive a restart of the daemon
  * unchanged.
  *
- * `tsc_rate` is for durations that the producer itself writes (of spans).
- *
  * rdtsc is not ordered by the architecture. In 50 million rounds of reserve, rdtsc, commit no time went back,
  * also with two threads in turn; if one does, its record gets the time of the one before it on its cpu, like
  * any late record.
@@ -135,18 +131,13 @@
  *    sides needs one total order, so all of these are seq_cst: on x86-64 one xchg, on aarch64 stlr and ldar,
  *    which the architecture orders.
  * 4. Finding records needs no stronger order of head: a record is found through its length word, and head
- * only
- *    bounds the search. A producer's first load of it is relaxed; its compare-and-swap decides.
+ *    only bounds the search. A producer's first load of it is relaxed; its compare-and-swap decides.
  *
  * The daemon trusts nothing in this memory: it keeps its own tail, bounds head and every length against the
  * size that it knows, and copies a record out before it parses it (dr_look, dr_next). A producer trusts the
  * daemon but never writes outside of its mapping either: places are masked.
  *
- * Signal handlers may emit: reserving takes no lock, and a handler that interrupts a thread between reserve
- * and commit simply reserves behind it.
- *
- * This file has the layout and the mapping. data_ring_producer.h reserves and commits, data_ring_consumer.h
- * consumes.
+ * Signal handlers may emit: reserving takes no lock.
  */
 #ifndef UTRACEFS_DATA_RING_H
 #define UTRACEFS_DATA_RING_H
@@ -206,7 +197,7 @@ struct dr_header {
 	_Atomic uint32_t need_wakeup;
 	_Atomic uint32_t clock;
 	_Atomic uint32_t names;
-	_Atomic uint64_t tsc_rate; /* 2^32 times nanoseconds per tick of the TSC; 0: not known, or not used */
+	_Atomic uint64_t tsc_rate; /* 2^32 times nanoseconds per tick of the TSC, for durations; 0: not known */
 	_Atomic uint32_t wait_us;  /* how long a producer may wait for room; 0: not at all, a full ring loses */
 	_Atomic uint32_t behind;   /* DR_BEHIND, DR_IN_VAIN: for children of the producer that want to connect */
 	_Atomic uint64_t waited_at; /* tail + 1 where one has waited in vain: none waits until tail has moved */

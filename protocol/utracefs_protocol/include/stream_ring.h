@@ -11,11 +11,10 @@
  * Ownership
  * ---------
  *   head    the daemon stores it (release) when the records in front of it are complete.
- *   written the daemon stores it after each record, a head that is not published yet: records between the two
- *           are complete, and the reader may have them once the daemon was killed. 0: not told.
+ *   written the daemon stores it after each record, a head that is not published yet: the reader may have
+ *           the records between the two once the daemon was killed. 0: not told.
  *   tail    the reader stores it (release) when it has finished with the records in front of it.
- * lost    the daemon; total number of lost records. The counts of SS_LOST records add up to it once there was
- *           room for them.
+ *   lost    the daemon; total number of lost records. The counts of SS_LOST records add up to it.
  *
  * head and tail count bytes since the beginning and only grow; the place is `position & (size - 1)`. The
  * daemon writes between head and tail + size, and uses the reader's tail only to compute the free

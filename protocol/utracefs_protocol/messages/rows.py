@@ -218,8 +218,7 @@ class Params(Message):
 
 
 class MapParams(Params):
-    """Params that are one map of the members. An absent member is zero, and an unknown one E2BIG unless it is
-    zero: copy_struct_from_user()."""
+    """Params that are one map of the members (copy_struct_from_user(), see the head of this package)."""
 
     MAP: ClassVar[str]
     """The map's name, for errors."""

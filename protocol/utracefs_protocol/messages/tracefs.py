@@ -393,7 +393,7 @@ class StreamAttr(_Attr, method="stream_open", takes="attr"):
 
 class StreamOpened(Result, of="stream_open"):
     """The result of stream_open, with 2 descriptors: the ring's memfd, the doorbell's pipe. Without `pages`
-    it has the members of StreamMissed, too, as of the moment when the stream was attached."""
+    it has the members of StreamMissed, too."""
 
     handle: int = member(INT)
     """For ready, poll and close, and the consumer's name in `stats`: `stream:HANDLE`."""

@@ -1,9 +1,8 @@
 # cython: boundscheck=False, wraparound=False
 """The reader's end of a stream ring (include/stream_ring.h).
 
-`next_batch` makes a batch of the ring's present content. The batch stays in the ring until the next call.
-`scan` validates it, counts its records and processes the entries that are not records; a source of records
-(in the library or a plug-in) may then iterate over it any number of times.
+`next_batch` makes a batch of the ring's present content, which stays in the ring until the next call. `scan`
+validates it, counts its records and processes the other entries.
 """
 
 import os

@@ -116,11 +116,8 @@ class Sample:
 
 
 class PerfRingReader:
-    """Takes the records of a mapped perf ring, and frees their space by moving data_tail.
-
-    The mapping must be shared and writable; the caller owns and closes it. ValueError when the memory is no
-    valid perf ring.
-    """
+    """Takes the records of a perf ring, and frees their space by moving data_tail. The mapping must be shared
+    and writable; the caller closes it. ValueError when the memory is no valid perf ring."""
 
     def __init__(self, mapping: mmap.mmap | bytearray | memoryview) -> None:
         self._mapping = mapping
@@ -147,9 +144,8 @@ class PerfRingReader:
             words[0] = tail
 
     def take(self, whole: Callable[[bytearray], int] = len, size: int | None = None) -> Iterator[bytearray]:
-        """Copy and free the records that are in the ring now, without parsing them, `size` bytes at a time
-        (None: all at once). whole: returns how many bytes of a piece are whole records; the rest is in the
-        next one."""
+        """Copy and free the records that are in the ring now, `size` bytes at a time (None: all at once).
+        whole: returns how many bytes of a piece are whole records; the rest is in the next one."""
         head, tail = self._counters()
         while tail < head:
             data = bytearray(self._copy(tail, min(size or head, head - tail)))

@@ -9,10 +9,9 @@
       +-----+-----+-----+-----+-----+-----+-----+-----+
 
 The file has whole pages of 4096 bytes. Only the daemon writes it, a whole byte at a time, after a probe is
-attached and after it is detached; every client maps the same file read-only (`mmap_status`). A byte is a
-hint: a few records more or less around a change are allowed, and it orders no other memory access, so a plain
-load is enough. The layout is that of the kernel's first user_events (5.18, `user_events_status` mapped):
-programs test for non-zero.
+attached and after it is detached; every client maps it read-only (`mmap_status`). A byte is a hint that
+orders no other memory access, so a plain load is enough. The layout is that of the kernel's first user_events
+(5.18).
 """
 
 import enum

@@ -95,12 +95,9 @@ def last_ts(page: bytes | bytearray | memoryview) -> int:
 
 
 def join_pages(first: bytearray, last: int, second: bytes | bytearray | memoryview) -> bool:
-    """Append the records of `second` to those of `first`, a time extend between them.
-
-    `last` is last_ts(first), which callers know that join many pages. Returns False and changes nothing when
-    they do not fit, when `second` begins before `last`, or when records were lost in front of `second`, which
-    only a page's header can express. The loss in front of `first` is kept.
-    """
+    """Append the records of `second` to those of `first`, whose last_ts() is `last`. Returns False and
+    changes nothing when they do not fit, when `second` begins before `last`, or when records were lost in
+    front of `second`, which only a page's header can express."""
     timestamp, word = page_header(first)
     second_timestamp, second_word = page_header(second)
     delta = second_timestamp - last

@@ -79,7 +79,7 @@ class World:
         return self.tree.open(path, flags, peer=peer)
 
     def cat(self, path: bytes) -> bytes:
-        return self.tree.read_file(path, ADMIN)
+        return b"".join(filter(None, self.tree.read_pieces(path, ADMIN)))
 
     def w(self, path: bytes, text: bytes, peer: Peer = ADMIN) -> int:
         return self.tree.write_file(path, text + b"\n", True, peer)

@@ -1,8 +1,7 @@
 """An ftrace instance: a ring buffer, and enable switches, options and a clock of its own.
 
-An administrator's operations on the tree are methods of this object; the record path is compiled
-(`FtraceProbe` writes through the instance's `FtraceSink` into its `RingBuffer`) and does not pass through
-this file.
+An administrator's operations on the tree are methods of this object; the record path is compiled and does
+not pass through this file.
 
     events.enable(event)   FtraceProbe ──▶ table.attach      status byte and enable words flip there
     a record               FtraceProbe ──▶ FtraceSink (tracing_on, clock, cpumask, pids) ──▶ RingBuffer
@@ -23,14 +22,10 @@ this file.
 When does a buffer clear itself? The kernel reuses ids after an event is removed, so records of a removed
 event could be printed with the format of the next one. Its solution, followed here: the removal of an event
 that was ever attached marks the buffer (`clear_pending`); a removal through dynamic_events, of any event,
-clears the buffers that are marked by then (kernel/trace/trace.c, `tracing_reset_all_online_cpus`). Other
-removals, such as dropping the last reference of an event, only mark. While a buffer is marked, the event
-table gives the ids of removed events to no other event.
+clears the marked buffers (kernel/trace/trace.c, `tracing_reset_all_online_cpus`). While a buffer is marked,
+the event table gives the ids of removed events to no other event.
 
-There may be hundreds of unused instances, so an instance observes the event table only when it needs to: new
-events while it has standing lines, removed ones from its first event file on.
-
-Nothing here waits, reads a clock or looks into /proc: `now_ns` and the like are constructor arguments.
+There may be hundreds of unused instances, so an instance observes the event table only when it needs to.
 """
 
 import errno
@@ -69,10 +64,7 @@ _CLOCKS_NOT_NS = frozenset({"counter", "uptime", "x86-tsc"})
 
 
 class Instance:
-    """One ftrace instance. `Instances` makes and numbers them.
-
-    name: b"" for the top instance. number: 0 for the top instance.
-    """
+    """One ftrace instance. `Instances` makes and numbers them."""
 
     def __init__(
         self,
@@ -95,8 +87,7 @@ class Instance:
 
         top_options: those of the top instance; None: this is it. storage: files for the ring buffer; None: in
         memory of this process alone. current_cpu: the cpu for markers; free_memory_kb: limit of a larger
-        buffer (None: unbounded). cells: of all triggers; tables: of all histograms; names: for filters on the
-        writer's name; all instances share these. MemoryError, OSError: no memory or space for the buffer.
+        buffer (None: unbounded). All instances share cells, tables and names. MemoryError, OSError.
         """
         self.name = name
         self.number = number
@@ -181,8 +172,7 @@ class Instance:
     # Events by their names.
 
     def set_event(self, data: bytes) -> int:
-        """One write to `set_event`: takes one word, returns how many bytes it used. EINVAL: see
-        `event_words`."""
+        """One write to `set_event`: takes one word, returns how many bytes it used. EINVAL."""
         word, used = first_word(data)
         if word:
             name = word.removeprefix(b"!")
@@ -354,8 +344,7 @@ class Instance:
         self._text_changes += 1
         self.snapshot.clear()
         self.clear()
-        # The kernel clears the spare buffer, too: with `counter` that takes a tick, and the first record has
-        # 3.
+        # The kernel clears the spare, too: with `counter` that takes a tick, and the first record has 3.
         self.sink.now()
 
     def set_option(self, name: str, value: bool) -> None:
@@ -381,11 +370,8 @@ class Instance:
     # Restoring an instance of the previous daemon.
 
     def restore(self, settings: Mapping[str, Any], files: Iterable[tuple[Event, SavedEventFile]]) -> None:
-        """Restore these settings (by name, see `parse_setting`) and event files.
-
-        Clears nothing: the buffer is adopted already. If none was adopted, the empty buffer gets the size of
-        the lost one. Missing settings stay at their default.
-        """
+        """Restore these settings and event files. Clears nothing: the buffer is adopted already, or an empty
+        one gets the size of the lost one."""
         wanted = dict(settings)
         in_memory = wanted.pop("in_memory", ())
         expanded = wanted.pop("expanded", self.settings.expanded)

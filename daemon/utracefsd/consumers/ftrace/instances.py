@@ -3,10 +3,8 @@
 Each has a number: the top instance 0, a named one the lowest free number. It identifies the instance where a
 name is too long: in the journal of the data rings, and in the state's log and folders.
 
-An instance in use (an open file, see `hold`) cannot be removed, as in the kernel, where opening takes a
-reference to the trace_array (kernel/trace/trace.c, `trace_array_get` and `instance_rmdir`). Enabled events do
-not prevent it: removal detaches them. An instance with the setting `remove_on_close` is removed when its last
-file is closed.
+An instance in use (an open file, see `hold`) cannot be removed, as in the kernel (kernel/trace/trace.c,
+`trace_array_get` and `instance_rmdir`). Enabled events do not prevent it: removal detaches them.
 """
 
 import errno
@@ -38,8 +36,7 @@ _NAME_MAX = 255
 
 
 class Instances:
-    """The instances of one daemon. Iterating gives the top one first, then the others in the order of
-    making."""
+    """The instances of one daemon, the top one first, then the others in the order of making."""
 
     def __init__(
         self,
@@ -55,13 +52,10 @@ class Instances:
         tables: Tables | None = None,
         restored: Mapping[int, bytes] | None = None,
     ) -> None:
-        """storage: files for the ring buffer of the instance with that number; None: in memory of this
-        process.
-
-        cells: memory for the counts of triggers; tables: for histograms; None: in memory of this process.
-
-        restored: numbers and names of the previous daemon's named instances, which are made again. The others
-        are as for `Instance`. ValueError: such a name or number is invalid. MemoryError, OSError.
+        """storage: files for the ring buffer of the instance with that number. It, cells and tables are in
+        memory of this process if None. restored: numbers and names of the previous daemon's named instances,
+        which are made again. The others are as for `Instance`. ValueError: such a name or number is invalid.
+        MemoryError, OSError.
         """
         self.nr_cpus = nr_cpus
         self._storage = storage
@@ -113,11 +107,10 @@ class Instances:
         return 1 + len(self._by_name)
 
     def get(self, name: bytes) -> Instance | None:
-        """The instance with that name; None: there is none."""
         return self._by_name.get(name)
 
     def by_number(self, number: int) -> Instance | None:
-        """The instance with that number, also the top one; None: there is none."""
+        """Also the top one."""
         return self._by_number.get(number)
 
     def names(self) -> Iterable[bytes]:
@@ -136,11 +129,8 @@ class Instances:
         return set().union(*map(recorded_ids, buffers))
 
     def make(self, name: bytes) -> Instance:
-        """A new instance, with its real buffer.
-
-        TraceError: EEXIST; EINVAL (not a file name); ENAMETOOLONG; ENOMEM; ENOSPC (no free number; no space
-        in the state's log).
-        """
+        """A new instance, with its real buffer. TraceError: EEXIST; EINVAL (not a file name); ENAMETOOLONG;
+        ENOMEM; ENOSPC (no free number; no space in the state's log)."""
         check_name(name)
         if name in self._by_name:
             raise TraceError(errno.EEXIST, f"there is an instance {_shown(name)} already")

@@ -24,10 +24,7 @@ _RAW_HEADER = 8
 
 
 class Markers:
-    """Writes the markers of one instance.
-
-    now_ns: CLOCK_MONOTONIC. current_cpu: the cpu of a marker whose writer's cpu is unknown.
-    """
+    """Writes the markers of one instance. current_cpu: of a marker whose writer's cpu is unknown."""
 
     def __init__(
         self,
@@ -46,10 +43,8 @@ class Markers:
         """Markers of other instances that get the same records (their option copy_trace_marker)."""
 
     def write(self, data: bytes, pid: int, cpu: int | None = None) -> int:
-        """One text record of a thread on that cpu; returns how many bytes of it were stored.
-
-        EINVAL: option markers is off. EBADF: not recording, or full and not overwriting.
-        """
+        """One text record of a thread on that cpu; returns how many bytes of it were stored. EINVAL: option
+        markers is off. EBADF: not recording, or full and not overwriting."""
         for copy in self.copies():
             with contextlib.suppress(TraceError):
                 copy.write(data, pid, cpu)

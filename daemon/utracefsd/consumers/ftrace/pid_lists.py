@@ -30,8 +30,7 @@ class PidLists:
         return b"".join(b"%d\n" % pid for pid in sorted(self._list(notrace)))
 
     def add(self, pids: Iterable[int], *, notrace: bool) -> None:
-        """From now on record only these threads (notrace: all but these); an empty list means no
-        filtering."""
+        """From now on record only these threads, or all but these; an empty list: no filtering."""
         self._set(self._list(notrace).union(pids), notrace=notrace)
 
     def clear(self, *, notrace: bool) -> None:

@@ -5,12 +5,9 @@ buffer's `overwrite`). A setting is changed only by assignment:
 
     instance.settings.clock = "mono"    checked, noted in `unsaved`, and `on_unsaved` is called
 
-All values are immutable, so every change is noticed. The state writes the `unsaved` ones and compares
-nothing: 200 instances without changes cost nothing.
-
-A new setting is a new field here. In the state's log each is a line of its own, as plain values
-(`saved`); a line that fails `parse_setting` makes the log damaged. The state of one event in an instance
-(enabled or not) is no setting; event_file.py has it.
+All values are immutable, so every change is noticed. The state writes the `unsaved` ones: 200 instances
+without changes cost nothing. A new setting is a new field here. In the state's log each is a line of its own,
+as plain values (`saved`); a line that fails `parse_setting` makes the log damaged.
 
 The order of the options is that of `trace_options` on Linux 6.12 (copy_trace_marker is of 6.16); tools print
 the list in its order. Some concern things that exist only in a kernel (stacks, function tracing, symbols of
@@ -138,7 +135,7 @@ class Options:
         return b"".join((name if name in on else "no" + name).encode() + b"\n" for name in names)
 
     def parse(self, word: bytes) -> tuple[str, bool]:
-        """Option and desired state of a word written to `trace_options`. EINVAL: no such option."""
+        """Option and desired state of a word. EINVAL."""
         name = word.decode("ascii", "replace")
         if name in OPTIONS:
             return name, True
@@ -147,8 +144,7 @@ class Options:
         raise TraceError(errno.EINVAL, f"no option {name!r}; trace_options lists them")
 
     def set(self, name: str, value: bool) -> None:
-        """EINVAL for two options: test_nop_refuse always, trace_printk_dest when it would be taken from the
-        top instance; and for one that only named instances have."""
+        """EINVAL."""
         if self._top is None and OPTIONS[name].further_only:
             raise TraceError(errno.EINVAL, f"the top instance has no option {name!r}")
         if name == "test_nop_refuse":

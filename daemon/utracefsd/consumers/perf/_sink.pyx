@@ -56,9 +56,7 @@ cdef class PerfSink:
     The ring has the kernel's layout (include/uapi/linux/perf_event.h). One sink serves one event, whose id
     its samples carry, through one PerfProbe.
 
-    count: Records counted while enabled, of the chosen pid and cpu.
     lost: Samples that did not fit, or whose record is larger than 8192 bytes.
-    filter: Selects the records that it counts and samples; None: all.
     enabled: While False, every record counts as filtered; the status bit stays.
     sample_period: Records per sample; 0: count only. Settable (ioctl PERIOD).
     sample_freq: Desired samples per second, reached by adapting the period; 0: fixed period. Settable.
@@ -191,11 +189,8 @@ cdef class PerfSink:
         return filter.matches(r)
 
     cdef void adapt(self, uint64_t now_ns) noexcept:
-        """Adapt the period after a sample, as perf_adjust_period() in kernel/events/core.c.
-
-        It moves the period by an eighth towards the one that would have given sample_freq samples a second
-        since the previous sample.
-        """
+        """Adapt the period after a sample, as perf_adjust_period() in kernel/events/core.c: by an eighth
+        towards the one that would have given sample_freq samples a second since the previous sample."""
         cdef uint64_t passed = now_ns - self.last_sample_ns
         cdef double wanted
         if self.last_sample_ns == 0 or now_ns <= self.last_sample_ns:
@@ -211,10 +206,8 @@ cdef class PerfSink:
         self._period = <uint64_t>wanted if wanted >= 1 else 1
 
     cdef bint sample(self, Record *r, uint64_t period) noexcept:
-        """Write a PERF_RECORD_SAMPLE, its parts in the order of perf_output_sample().
-
-        False: no space; the loss is counted.
-        """
+        """Write a PERF_RECORD_SAMPLE, its parts in the order of perf_output_sample(). False: no space; the
+        loss is counted."""
         cdef uint64_t type = self.sample_type
         cdef uint64_t entry = 8 + <uint64_t>r.size, raw, size = 8
         cdef PerfHeader header
@@ -315,12 +308,7 @@ cdef class PerfSink:
 
 
 cdef class PerfProbe(Probe):
-    """The probe of a perf event; sets StatusBit.PERF.
-
-    recorded: Counted, and its sample stored if one was due.
-    filtered: By pid or cpu, or disabled.
-    lost: Counted, but the sample that was due did not fit.
-    """
+    """The probe of a perf event; sets StatusBit.PERF. lost: Counted, but the sample due did not fit."""
 
     cdef readonly PerfSink sink
 

@@ -10,10 +10,6 @@
 
 So a disabled perf event keeps its event alive and its programs emitting, as in the kernel, where the
 tracepoint is registered at open (kernel/trace/trace_event_perf.c, perf_trace_init).
-
-The compiled PerfSink counts and writes the ring; this module has the rest: lookup of the event, permissions,
-the ioctls. The descriptors of a ring are the client's own; the daemon keeps one until the perf event is
-closed.
 """
 
 import errno
@@ -63,11 +59,8 @@ class PerfEvent:
         return self._sink.take_fd()
 
     def read(self) -> bytes:
-        """perf_read_one() of the kernel: u64 each, the count and the values selected by `read_format`.
-
-        The time runs while it is enabled, whether or not the thread of its `pid` does. In the kernel that is
-        true only for events bound to a cpu.
-        """
+        """perf_read_one() of the kernel: u64 each, the count and the values selected by `read_format`. The
+        time runs while it is enabled, whether or not the thread of its `pid` does."""
         sink = self._sink
         enabled_ns = self._time_enabled_ns()
         parts = (
@@ -90,13 +83,9 @@ class PerfEvent:
         self._sink.enabled = enabled
 
     def ready(self) -> bool:
-        """Whether to wake a reader: `wakeup_watermark` bytes in the ring wait for it, or a sample was lost.
-
-        Without a watermark it is half of the ring, as in ring_buffer_init() of kernel/events/ring_buffer.c.
-        chooses.
-
-        TraceError(EINVAL): it only counts.
-        """
+        """Whether to wake a reader: `wakeup_watermark` bytes in the ring wait for it (by default half of it,
+        as in ring_buffer_init() of kernel/events/ring_buffer.c), or a sample was lost. EINVAL: it only
+        counts."""
         if not self._sink.data_pages:
             raise TraceError(errno.EINVAL, "it only counts: open it with data_pages to wait for samples")
         return self._sink.is_filled(self._watermark)
@@ -112,9 +101,8 @@ class PerfEvent:
         | ID | ignored | the identifier in its samples |
         | SET_FILTER | an expression | nil |
 
-        Raises TraceError: EINVAL (PERIOD out of range, or of an event which only counts; no filter for this
-        event), EEXIST (it has a filter: ftrace_profile_set_filter() of the kernel takes one), ENOTTY (another
-        name).
+        EINVAL (PERIOD out of range, or of an event which only counts; no filter for this event), EEXIST (it
+        has a filter: ftrace_profile_set_filter() of the kernel takes one), ENOTTY (another name).
         """
         sink = self._sink
         match name:
@@ -171,12 +159,8 @@ class PerfEvents:
         self._last_id = 0
 
     def open(self, wanted: PerfAttr, *, handle: int) -> PerfEvent:
-        """perf_event_open; `handle` names the consumer in `stats` (`perf:HANDLE`), so no two open ones share
-        it.
-
-        Raises TraceError: EINVAL (out of range), ENOENT (no such event), ESRCH (no such process), ENOMEM (no
-        memory for the ring).
-        """
+        """perf_event_open; `handle` names the consumer in `stats` (`perf:HANDLE`). EINVAL (out of range),
+        ENOENT (no such event), ESRCH (no such process), ENOMEM (no memory for the ring)."""
         if wanted.sample_period > _MAX_PERIOD:
             raise TraceError(errno.EINVAL, f"sample_period {wanted.sample_period}; at most {_MAX_PERIOD}")
         if wanted.cpu >= self._nr_cpus:

@@ -216,8 +216,8 @@ class Plugin:
         self._logged: set[str] = set()
 
     def attach(self, event: Event) -> None:
-        """Attach to `event`; already attached is success. ConsumerError: EIO when the plug-in cannot be
-        loaded, EBUSY when that takes long."""
+        """Already attached is success. ConsumerError: EIO when the plug-in cannot be loaded, EBUSY when that
+        takes long."""
         if event in self._probes:
             return
         worker = self._ready()
@@ -258,8 +258,7 @@ class Plugin:
         return self._worker is None or self._worker.post(_nothing).wait(timeout_s)
 
     def report(self) -> str:
-        """Its report; empty when it makes none. ConsumerError: EIO when that fails, EBUSY when taking waiting
-        records and the report take longer than REPORT_S."""
+        """Its report; empty when it makes none. ConsumerError: EIO when that fails, EBUSY after REPORT_S."""
         worker = self._ready()
         make = getattr(self._object, "report", None)
         if make is None:
@@ -367,11 +366,8 @@ def _nothing() -> None:
 
 
 class Plugins:
-    """All plug-ins; the files below `consumers/` are made from this (tree/top.py).
-
-    entry_points: returns the installed plug-ins; called at each use, so that one installed while the daemon
-    runs is found. options: by plug-in, the argument of its `start`.
-    """
+    """All plug-ins. entry_points: returns the installed ones; called at each use, so that one installed while
+    the daemon runs is found. options: by plug-in, the argument of its `start`."""
 
     def __init__(
         self,
@@ -411,8 +407,7 @@ class Plugins:
         return plugin
 
     def flush(self) -> None:
-        """Publish new records to every plug-in; after each pump of the daemon, and before anything reads the
-        tree."""
+        """Publish new records to every plug-in."""
         for plugin in self._used.values():
             plugin.flush()
 

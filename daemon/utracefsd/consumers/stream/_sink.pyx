@@ -55,14 +55,12 @@ cdef class StreamSink:
     """The ring of one stream, in memory that the reader maps, and its doorbell.
 
     size: bytes of the data area, a power of two. watermark: bytes that wait for the reader before the
-    doorbell rings; at least 1. names: of the threads that write; None: names are not written.
+    doorbell rings; at least 1. Both are checked where they came in (StreamAttr). names: of the threads that
+    write; None: names are not written. OSError: no memory, no descriptors.
 
-    lost: lost records of all events: those without space in the ring, and those lost before they got here.
-    memory_fd: of the ring, owned by the sink. bell_fd: the reader's end of a pipe: a byte whenever there is
-    something new and the watermark is reached, end of file with the sink. A pipe, because its two ends have
-    separate flags: the reader of an eventfd could make our write to it block.
-
-    Both are checked where they came in (StreamAttr). OSError: no memory, no descriptors.
+    lost: lost records of all events. bell_fd: the reader's end of a pipe: a byte whenever there is something
+    new and the watermark is reached, end of file with the sink. A pipe, because its two ends have separate
+    flags: the reader of an eventfd could make our write to it block.
     """
 
     cdef SealedMemory memory
@@ -290,13 +288,8 @@ cdef class StreamPages(PageReader):
 
 
 cdef class StreamProbe(Probe):
-    """One event of a stream; sets StatusBit.OTHER.
-
-    id: of the event. describe: returns the text of SS_FORMAT; called at the first record.
-    filter: selects records; None: all. unreported: lost records that are not reported to the reader yet.
-
-    lost: no space in the ring, or lost before they got here.
-    """
+    """One event of a stream; sets StatusBit.OTHER. describe: returns the text of SS_FORMAT; called at the
+    first record. unreported: lost records that are not reported to the reader yet."""
 
     cdef readonly StreamSink sink
     cdef readonly uint16_t id

@@ -6,8 +6,7 @@
              close, or the end of the connection: detached
 
 Each reader has a stream of its own, so a reader that stalls loses only its own records, counted for each
-event, and delays no other. An event for which a stream's filter is invalid is left out. An event kept only by
-a stream may be removed to make space for another one (events/idle_events.py).
+event. An event for which a stream's filter is invalid is left out.
 
 With `pages` the ring gets the pages of an instance's ring buffer instead, each when it is full, and the
 format of each event in front of its first page. If the reader falls behind, they stay in the buffer, which
@@ -170,8 +169,8 @@ class Stream(OpenStream):
         """Records and losses of events that this stream was attached to earlier, by SYSTEM:NAME and epoch."""
 
     def attach(self) -> None:
-        """Attach to all wanted events, now and later. TraceError(EINVAL): the filter is invalid for an event
-        that was named, or for all events that exist."""
+        """Attach to all wanted events, now and later. EINVAL: the filter is invalid for an event that was
+        named, or for all events that exist."""
         table = self._table
         wanted = [event for event in table.events() if self._wants(event)]
         refused = {event: error for event in wanted if (error := self._take(event)) is not None}
@@ -296,19 +295,14 @@ class Streams:
         return len(self._streams)
 
     def wait_us(self, uid: int) -> int:
-        """How long this user's programs may wait for room in their data rings: for streams of an
-        administrator, or of the same user."""
+        """How long this user's programs may wait for room in their data rings, for a lossless stream."""
         ours = (0, os.geteuid(), uid)
         return max((us for its_uid, us in self._lossless.values() if its_uid in ours), default=0)
 
     def open(self, attr: StreamAttr, *, handle: int, uid: int = -1) -> OpenStream:
-        """stream_open; `handle` names the consumer in `stats` (`stream:HANDLE`), so no two open ones share
-        it. uid: of the user who opens it.
-
-        TraceError: EINVAL (a word that matches no event, a filter that is invalid for all events), ENOENT (no
-        such instance), EMFILE (too many streams), ENOMEM (no memory for the ring), EBUSY (another stream of
-        the same pages).
-        """
+        """stream_open; `handle` names the consumer in `stats` (`stream:HANDLE`). uid: of the user who opens
+        it. EINVAL (a word that matches no event, a filter that is invalid for all events), ENOENT (no such
+        instance), EMFILE (too many streams), ENOMEM, EBUSY (another stream of the same pages)."""
         for glob in attr.events:
             check_glob(glob)
         if attr.filter is not None:

@@ -15,13 +15,13 @@
  *
  * The next daemon continues with the looks of this one (tsc_clock_resume; journal.h).
  *
- * A producer may claim any count: nothing is divided by it, and the result is some time between 0 and
- * UINT64_MAX. The caller must check that it is not in the future, as for any time that a producer claims.
+ * A producer may claim any count: nothing is divided by it. The caller must check that the result is not in
+ * the future, as for any time that a producer claims.
  *
  * A line that is steeper or flatter than the rate by more than a thousandth, or a counter that went back,
  * means that the machine was suspended or moved, or that its counter is broken: tsc_clock_look returns 1, and
- * its caller asks the kernel whether it still trusts the counter (tsc.py). The kernel itself adjusts by less
- * (500 ppm).
+ * its caller asks the kernel whether it still trusts the counter (procfs.py). The kernel itself adjusts by
+ * less (500 ppm).
  */
 #ifndef UTRACEFS_TSC_CLOCK_H
 #define UTRACEFS_TSC_CLOCK_H

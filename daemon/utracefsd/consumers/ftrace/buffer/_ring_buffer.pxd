@@ -1,9 +1,4 @@
-"""The ring buffer for other compiled modules: append, iterate, consume.
-
-Everything here runs with the GIL held and in one thread (the daemon is a single-threaded trio program), so no
-function here needs a lock. `Cursor.data` points into a copy that the cursor owns: it stays valid until the
-next `peek` or `next` of that same cursor, whatever happens to the ring buffer in between.
-"""
+"""The ring buffer for other compiled modules: append, iterate, consume. All of it runs in one thread."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
@@ -89,9 +84,8 @@ cdef class RingBuffer:
     cdef int replace(self, int first, int end, uint32_t n, bint leave) except -1
     cdef int which(self, int cpu, bint spare) noexcept
     # Swap the spare's rings with the live ones, of one cpu or all (-1). May be called within a record, not
-    # between reserve and commit: no Python object changes, but the rb_cpu at &cpus[cpu] is another ring from
-    # then on; earlier records are in the snapshot. key: identifies the caller, SPARE_KEY_WORDS words, see
-    # spare.h. False: there is no spare.
+    # between reserve and commit: the rb_cpu at &cpus[cpu] is another ring from then on. key: identifies the
+    # caller, see spare.h. False: there is no spare.
     cdef bint swap_rings(self, int cpu, const uint64_t *key) noexcept
     # Whether the last swap had this `key`.
     cdef bint has_swapped(self, const uint64_t *key) noexcept
@@ -112,7 +106,7 @@ cdef class Cursor:
     # The current record, set by a peek() or next() that returned True.
     cdef readonly int cpu
     cdef readonly uint64_t ts           # in the trace clock of its writer
-    # The entry; its common header (u16 id, u8 flags, u8 preempt count, i32 pid) comes first.
+    # The entry, in a copy of this cursor's: valid until its next `peek` or `next`.
     cdef const uint8_t *data
     # Bytes of the entry as stored: rounded up to 4, and 8 become 12 (see rb_record_size).
     cdef readonly uint32_t size

@@ -2,14 +2,8 @@
 """The ring buffer: per cpu sub-buffers in the page layout of kernel/trace/ring_buffer.c.
 
 The headers in include/ do the work, on one mapping per cpu that also holds all state; this module makes the
-mappings (anonymous memory, or files that the next daemon adopts), checks arguments from Python, and merges
-the cpus for readers.
-
-A file is allocated before it is mapped: touching a mapping of a file without space in the file system is a
-SIGBUS. Without enough space, `resize(in_memory=True)` moves the whole buffer out of its files.
-
-Everything runs with the GIL held in one thread, so there are no locks. Other calls may happen between two
-calls: a cursor therefore keeps positions, never pointers, and a copy of its present record.
+mappings (anonymous memory, or files that the next daemon adopts) and merges the cpus for readers. Other calls
+may happen between two calls: a cursor therefore keeps positions, never pointers, and a copy of its record.
 """
 
 import contextlib
@@ -138,11 +132,11 @@ cdef class PageReader:
 cdef class RingBuffer:
     """A ring of sub-buffers of `subbuf_size` bytes for each of `nr_cpus` cpus.
 
-    With `folder`, the ring of cpu N with all its state is the file folder/cpuN, or with a spare cpuN or
-    cpuN.b (include/spare.h).
+    With `folder`, the ring of cpu N is the file folder/cpuN, or with a spare cpuN or cpuN.b
+    (include/spare.h).
 
-    spare: Another buffer of the same sizes, which a snapshot swaps with this one; None: there is none. This
-    one makes, resizes and frees it; it must not be resized itself.
+    spare: Another buffer of the same sizes, which a snapshot swaps with this one; made, resized and freed by
+    this one.
     """
 
     def __cinit__(self):
@@ -439,13 +433,11 @@ cdef class RingBuffer:
             rb_clear(&self.cpus[i])
 
     def resize(self, size_kb: int, int cpu=-1, *, bint in_memory=False) -> None:
-        """Change the size, the spare's too, to max(2, ceil(size_kb * 1024 / (subbuf_size - 16))) sub-buffers.
+        """Change the size, the spare's too; the newest records that fit are kept, the others count as
+        overrun. ValueError for size_kb < 1, MemoryError or OSError with the old ring intact.
 
-        The newest records that fit are kept; the others count as overrun. ValueError for size_kb < 1,
-        MemoryError or OSError with the old ring intact.
-
-        in_memory: move every cpu's ring with its records from its file to anonymous memory; `folder` is None
-        then. The files stay: the caller removes them if no other process may adopt them.
+        in_memory: move every cpu's ring with its records from its file to anonymous memory. The files stay:
+        the caller removes them if no other process may adopt them.
         """
         cdef int end, first = self.range_of(cpu, &end)
         self.replace(first, end, subbufs(size_kb, self.subbuf_size), in_memory and self.folder is not None)
@@ -456,8 +448,7 @@ cdef class RingBuffer:
         self.replace(0, 0, 0, False)
 
     def move_to_memory(self) -> None:
-        """Move every ring, also the spare's, with its records from its file to anonymous memory, as resize()
-        does with `in_memory`."""
+        """As resize() does with `in_memory`, also the spare's."""
         self.replace(0, 0, 0, self.folder is not None)
 
     cdef int replace(self, int first, int end, uint32_t n, bint leave) except -1:
@@ -519,7 +510,7 @@ cdef class RingBuffer:
         cdef rb_state *s = rb_state_of(b)
         return BufferStats(
             rb_entries(b), s.overrun, 0, rb_bytes(b), rb_oldest_ts(b), s.dropped, rb_read(b), s.late,
-            s.late_by
+            s.late_by,
         )
 
     def entries(self, int cpu=-1) -> int:
@@ -544,11 +535,9 @@ cdef class RingBuffer:
     # ---- reading ----
 
     def read_page(self, int cpu, Py_ssize_t size) -> bytes | None:
-        """Consume like the first read() of an open `trace_pipe_raw`: always a page of subbuf_size bytes.
-
-        It holds as many records as fit into size - 16 bytes, is zero-filled behind them, and carries the lost
-        count of that cpu. b"": `size` is too small for the first record, nothing is consumed. None: nothing
-        to read. After a read of fewer than subbuf_size bytes the file returns the rest in its next reads.
+        """Consume like the first read() of an open `trace_pipe_raw`: a page of subbuf_size bytes with as many
+        records as fit into size - 16 bytes. b"": `size` is too small for the first record, nothing is
+        consumed. None: nothing to read.
         """
         cdef rb_cpu *b = self.one(cpu)
         cdef int code

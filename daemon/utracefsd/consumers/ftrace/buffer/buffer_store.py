@@ -35,27 +35,17 @@ available."""
 
 
 class BufferStorage(Protocol):
-    """Successive folders for the ring buffer of one instance; another process can take them over
-    (`state`)."""
+    """Successive folders for the ring buffer of one instance (state/folder.py, BufferFolders)."""
 
     @property
     def adopted(self) -> RingBuffer | None:
         """The ring buffer that was taken over; None: make one."""
 
-    def new_folder(self) -> str:
-        """An empty folder for another ring buffer. OSError."""
-
-    def remove_folder(self, folder: str) -> None:
-        """Remove a folder that was not used after all."""
-
-    def switch_to(self, folder: str) -> None:
-        """The ring buffer is in `folder` from now on; remove the old folder."""
-
-    def remove(self) -> None:
-        """The instance is removed: remove its folder."""
-
-    def leave(self, why: OSError) -> None:
-        """The ring buffer is in memory of this process from now on, and in no folder. why: the error."""
+    def new_folder(self) -> str: ...
+    def remove_folder(self, folder: str) -> None: ...
+    def switch_to(self, folder: str) -> None: ...
+    def remove(self) -> None: ...
+    def leave(self, why: OSError) -> None: ...
 
 
 class BufferStore:
@@ -67,11 +57,8 @@ class BufferStore:
         storage: BufferStorage | None = None,
         free_memory_kb: Callable[[], int] | None = None,
     ) -> None:
-        """settings: `expanded` decides the size of a new buffer. nr_cpus: number of per-cpu buffers.
-
-        storage: None: memory of this process alone. free_memory_kb: limit of a larger buffer; None:
-        unbounded. MemoryError, OSError.
-        """
+        """storage: None: memory of this process alone. free_memory_kb: limit of a larger buffer; None:
+        unbounded. MemoryError, OSError."""
         self.nr_cpus = nr_cpus
         self.free_memory_kb = free_memory_kb
         self._settings = settings
@@ -175,11 +162,7 @@ class BufferStore:
 
     def restore_sizes(self, in_memory: Sequence[int], *, expanded: bool, snapshot: bool = False) -> None:
         """After a restart: give an empty buffer the sizes of a lost one that was in memory
-        (`Settings.in_memory`).
-
-        expanded: whether that one was. snapshot: whether it had a spare. Does nothing if the buffer was taken
-        over, which includes its spare.
-        """
+        (`Settings.in_memory`), and a spare if that had one. A buffer that was taken over has its own."""
         if self._adopted:
             self._settings.expanded = expanded
             self._settings.snapshot = self.buffer.spare is not None
@@ -245,11 +228,7 @@ class BufferStore:
         self, sizes_kb: Sequence[int], subbuf_size: int = SUBBUF_SIZE
     ) -> tuple[RingBuffer, Callable[[], None]]:
         """An empty buffer, in a folder of its own if there is storage, and a function to call once it is in
-        use.
-
-        A process that is killed before that leaves the old one, afterwards the new one, never half of each.
-        MemoryError, OSError.
-        """
+        use: a process that is killed before that leaves the old one. MemoryError, OSError."""
         if self._storage is None:
             return self._sized_buffer(sizes_kb, subbuf_size, None), lambda: None
         storage = self._storage

@@ -2,13 +2,8 @@
 
 A snapshot is a swap and not a copy, as in tracing_snapshot_write() of kernel/trace/trace.c: the records until
 now become the snapshot, and recording continues in the former snapshot. So its cost does not depend on the
-number of records, and a second one brings the records of the first back into `trace`.
-
-    freed       no spare; reading `snapshot` says so, and how to make one
-    allocated   a spare of the same sizes as the buffer; it may be empty
-
-A trigger takes its snapshot within a record, in compiled code (`FtraceSink.take_snapshot`); it has the spare
-made before (`Snapshot.allocate`).
+number of records, and a second one brings the records of the first back into `trace`. A trigger takes its
+snapshot within a record, in compiled code (`FtraceSink.take_snapshot`).
 """
 
 import errno
@@ -73,10 +68,8 @@ class Snapshot:
         self._store.remove_spare()
 
     def hold(self, holder: object) -> Callable[[], None]:
-        """Reserve it for an action of a histogram, which takes it on a condition, until the returned function
-        is called, once; makes the spare. The same holder may do so several times.
-
-        EBUSY: another holder has it (`tracing_snapshot_cond_enable()`); ENOMEM."""
+        """Reserve it for an action of a histogram until the returned function is called, once; makes the
+        spare. EBUSY: another holder has it (`tracing_snapshot_cond_enable()`); ENOMEM."""
         if self._holder is not holder:
             self._check_free()
         self.allocate()
@@ -97,8 +90,8 @@ class Snapshot:
             )
 
     def write(self, value: int, cpu: int = -1) -> None:
-        """A number written to `snapshot`, or to that of a cpu: 0 frees, 1 takes one, others clear. EINVAL: 0
-        for one cpu; EBUSY: it is reserved; ENOMEM."""
+        """A number written to `snapshot`, or to that of a cpu. EINVAL: 0 for one cpu; EBUSY: it is reserved;
+        ENOMEM."""
         self._store.expand()
         self._check_free()
         if value == 1:

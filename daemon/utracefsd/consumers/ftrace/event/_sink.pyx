@@ -80,11 +80,8 @@ cdef class FtraceSink:
 
     tracing_on: Records are stored. A trigger may change it from within a record.
     paused: Records are not stored for now, whatever tracing_on says.
-    cells: Of its triggers.
     clock: One of CLOCKS. Setting it does not clear the buffer: the instance does that. ValueError: unknown.
-    ring_buffer: May be replaced (other sub-buffer size). A snapshot swaps the rings in it.
     page_reader: Consumes the pages of the ring buffer when they are full.
-    number: Of the instance; 0 is the top one.
     """
 
     def __init__(self, RingBuffer ring_buffer not None, int number=0, Cells cells=None):
@@ -221,11 +218,8 @@ cdef class FtraceSink:
         return self.ring_buffer.has_swapped(key)
 
     cdef inline int reserve(self, rb_cpu *ring, uint64_t ts_ns, size_t size, rb_place *place) noexcept:
-        """rb_reserve() at a time in the trace clock.
-
-        As in rb_reserve_next_event() of the kernel, the clock is read again on each page, which is visible
-        only with `counter`, and an entry that is too large is refused before the clock is read.
-        """
+        """rb_reserve() at a time in the trace clock, read again on each page and not for an entry that is too
+        large, as in rb_reserve_next_event() of the kernel: visible with `counter`."""
         cdef int code
         if self.is_too_large(size):
             return RB_TOO_LARGE
@@ -237,7 +231,6 @@ cdef class FtraceSink:
                 self.page_reader.take(ring, False)
 
     cdef void mark_lost(self, int cpu, uint64_t n) noexcept:
-        """Mark `n` lost records before the next one of this cpu."""
         rb_mark_lost(self.ring_of(cpu), n)
 
     def now(self) -> int:
@@ -245,11 +238,8 @@ cdef class FtraceSink:
         return self.stamp(clock_ns(CLOCK_MONOTONIC))
 
     def append_raw(self, uint64_t ts_ns, int cpu, int pid, int id, bytes body not None) -> int:
-        """Store a marker or other internal record: ts_ns in CLOCK_MONOTONIC, body without the common header.
-
-        0 stored; 1 refused: tracing off, cpu masked, or full with overwrite off; 2 too large for a
-        sub-buffer.
-        """
+        """Store a marker: ts_ns in CLOCK_MONOTONIC, body without the common header. 0 stored; 1 refused
+        (tracing off, cpu masked, or full with overwrite off); 2 too large for a sub-buffer."""
         cdef rb_place place
         cdef int code
         if not self.records or not self.cpu_is_on(cpu):
@@ -268,9 +258,6 @@ cdef class FtraceProbe(Probe):
     soft_disabled: Attached (the status bit is on) but stores nothing (see EventFile).
     filter: Selects the records to store; None: all.
     triggers: Of the event in this instance, in the order in which they fire.
-    recorded: In the ring buffer.
-    filtered: Soft-disabled, or by the filter, tracing_on, the cpumask or the pid lists.
-    lost: The ring buffer was full, or the record too large for it.
     """
 
     def __init__(self, FtraceSink sink not None, str consumer not None="ftrace"):
@@ -303,11 +290,7 @@ cdef class FtraceProbe(Probe):
         return self.store_wanted(r) if self._triggers is None else self.take_with_triggers(r)
 
     cdef inline int store_wanted(self, Record *r) noexcept:
-        """Store a record if all checks pass, in the order of user_event_ftrace() in the kernel.
-
-        Checks of its content come before `reserve`, which reads the trace clock and may drop the oldest page
-        (`judge`).
-        """
+        """Store a record if all checks pass, in the order of user_event_ftrace() in the kernel."""
         cdef int verdict
         if self.filter is not None:
             verdict = self.judge(r)

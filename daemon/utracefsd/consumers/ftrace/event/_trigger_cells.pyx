@@ -24,11 +24,9 @@ cdef enum:
 
 cdef class Cells:
     """The cells of a daemon, in the file `path`, where the next daemon finds them; None: in memory of this
-    process.
+    process. `keep` confirms those of the previous daemon in use, `drop_the_rest` frees the others.
 
-    The previous daemon's cells are kept: `keep` confirms those in use, `drop_the_rest` frees the others.
     limit: of cells at once. OSError: the file cannot be opened or made.
-
     refused: The error of an old file that has been replaced; None if nothing.
     lost_deferred: Synthetic events that the previous daemon had not recorded yet.
     """
@@ -182,11 +180,8 @@ cdef class Cells:
         self.unused = [index for index in range(self.room, 0, -1) if index not in known]
 
     cdef object fired_at(self, uint64_t ring, uint64_t at, uint64_t dev, uint64_t ino):
-        """Keys of the triggers that fired for the record at `at` of a data ring, a set; None: that was not
-        being dispatched. The set is `fired` from now on.
-
-        ring: the ring's number in the previous daemon.
-        """
+        """Keys of the triggers that fired for the record at `at` of a data ring, a set, which is `fired` from
+        now on; None: that was not being dispatched. ring: its number in the previous daemon."""
         cdef uint32_t index
         cdef tc_cell *cell
         if not tc_is_under_way(self.header, ring, at, dev, ino):
@@ -257,14 +252,10 @@ cdef class Trigger:
         return self.filter is None or self.filter.matches(r)
 
     cdef void fire(self, Record *r) noexcept:
-        """Carry out the trigger. The record's payload is valid only if the trigger is conditional.
-
-        tc_fire() stores the changes, and notes that it has fired for this record.
-        """
+        """Carry out the trigger, by tc_fire(). The record's payload is valid only if it is conditional."""
 
     cdef bint is_done(self) noexcept:
-        """Whether it has already fired for this record, which is dispatched again after a daemon was
-        killed."""
+        """Whether it fired for this record before the daemon was killed."""
         return self.cells.again is not None and self.key in self.cells.again
 
     cdef inline uint64_t counted(self) noexcept:

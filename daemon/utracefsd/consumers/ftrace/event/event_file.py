@@ -14,11 +14,7 @@ from within a record. Each takes a soft reference. Turning the event on and off 
 and the programs' enable words stay 1.
 
 Most events are never attached in most instances. So an EventFile is made when first needed, and 4,000 events
-in 200 instances are not 800,000 objects. It is removed only with its event, because `was_enabled` is never
-reset.
-
-The filter selects the records to store whenever the event is enabled. An invalid filter, too, replaces the
-previous one: then nothing is filtered, and the file `filter` shows the error.
+in 200 instances are not 800,000 objects.
 """
 
 import enum
@@ -106,10 +102,7 @@ class SavedEventFile:
 
 @attrs.define(eq=False)
 class EventFile:
-    """One event in one instance; changed by `EventFiles` only.
-
-    A trigger takes a soft reference.
-    """
+    """One event in one instance; changed by `EventFiles` only."""
 
     event: Event
     soft_references: int = 0
@@ -222,8 +215,7 @@ class EventFiles:
             raise ValueError(f"event {event.tracepoint_name!r} is not in soft mode")
         self._set(file, file.enabled, file.soft_references - 1)
 
-    # Triggers. Their changes from within a record are in their cells (_trigger_cells), so `enabled` and
-    # counts are saved with the value at the last change of the file.
+    # Triggers. Their changes from within a record are in their cells (_trigger_cells).
 
     def check_room(self, event: Event, slot: tuple[Any, ...] = ()) -> None:
         """Before anything is made for a trigger. EEXIST: the event has one of that slot. E2BIG."""
@@ -236,10 +228,8 @@ class EventFiles:
             )
 
     def add_trigger(self, event: Event, attached: AttachedTrigger, *, at_end: bool = False) -> None:
-        """Attach a trigger, with a soft reference. at_end: behind existing ones.
-
-        ENODEV; then its `let_go` is called.
-        """
+        """Attach a trigger, with a soft reference. at_end: behind existing ones. ENODEV; then its `let_go` is
+        called."""
         try:
             self.take_soft_reference(event)
         except BaseException:
@@ -262,10 +252,8 @@ class EventFiles:
                 return
 
     def hold_switch(self, event: Event, kept: tuple[int, int] | None = None) -> FtraceProbe:
-        """The probe of an event whose storing a trigger turns on and off, until `drop_switch`.
-
-        kept: index and key of the cell for that in the previous daemon. ENODEV, OSError, MemoryError.
-        """
+        """The probe of an event whose storing a trigger turns on and off, until `drop_switch`. kept: the cell
+        for that in the previous daemon. ENODEV, OSError, MemoryError."""
         self.take_soft_reference(event)
         file = self._files[event]
         probe, cells = file.probe, self._sink.cells
@@ -284,8 +272,7 @@ class EventFiles:
         return probe
 
     def drop_switch(self, event: Event) -> None:
-        """Undo `hold_switch`. As in the kernel, the event stays as it was switched: if it was enabled and
-        then turned off, it is disabled now."""
+        """Undo `hold_switch`. As in the kernel, the event stays as it was switched."""
         file = self._files[event]
         file.switches -= 1
         if not file.switches and file.probe is not None:
@@ -332,9 +319,8 @@ class EventFiles:
     def set_filter(self, event: Event, text: bytes, *, instead: FilterError | None = None) -> None:
         """Store only records that pass; `0` stores all again.
 
-        FilterError: the text is not a valid filter for the event. It replaces the previous one all the same,
-        as in apply_event_filter() of the kernel, and all records are stored. `instead` is then shown in place
-        of the error.
+        FilterError: not a valid filter for the event. It replaces the previous one all the same, as in
+        apply_event_filter() of the kernel, and all records are stored. instead: the error to show.
         """
         if is_no_filter(text):
             self._set_filter(event, None, None)
@@ -373,8 +359,7 @@ class EventFiles:
         probe.inject(self._now_ns(), cpu, writer, event_id, record.payload)
 
     def restore(self, event: Event, saved: SavedEventFile) -> None:
-        """Restore the file of the previous daemon, without its triggers. ENODEV, and errors of
-        `before_enabling`."""
+        """Restore it, without its triggers. ENODEV, and errors of `before_enabling`."""
         file = self._keep(self.of(event))
         file.was_enabled |= saved.was_enabled
         event.was_recorded |= saved.was_enabled

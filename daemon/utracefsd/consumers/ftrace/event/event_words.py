@@ -21,11 +21,8 @@ _SEPARATORS = b" \t\n\v\f\r\0"
 
 
 def first_word(data: bytes) -> tuple[bytes, int]:
-    """The first word of one write, and how many bytes it uses, with blanks before it and one separator after
-    it.
-
-    An empty word: nothing but blanks, all of them used. EINVAL: 128 bytes or more.
-    """
+    """The first word of one write, empty for blanks, and how many bytes it uses, with blanks before it and
+    one separator after it. EINVAL: 128 bytes or more."""
     start = len(data) - len(data.lstrip(b" \t\n\v\f\r"))
     end = start
     while end < len(data) and data[end] not in _SEPARATORS:
@@ -36,11 +33,8 @@ def first_word(data: bytes) -> tuple[bytes, int]:
 
 
 def select(word: bytes, events: Iterable[Event], find: Callable[[bytes, bytes], Event | None]) -> list[Event]:
-    """The events that match a word of `set_event` (without `!`), in the order of `events`.
-
-    find: the event of a system and a name, so that the common case `SYS:EV` looks at no other. EINVAL: no
-    match.
-    """
+    """The events that match a word of `set_event` (without `!`), in the order of `events`. find: the event of
+    a system and a name, so that the common case `SYS:EV` looks at no other. EINVAL: no match."""
     system, name = event_names.split(word)
     if system is None:
         found = [event for event in events if word in (event.tracepoint_name, event.system)]

@@ -3,8 +3,7 @@
     count=3 name="some text" common_pid=17
 
 Fields that are not named are 0 or empty; the last value of a repeated field counts. Text longer than its
-array is cut. The record is handled like any other of the event in the instance, whether the event is enabled
-or not.
+array is cut.
 """
 
 import errno
@@ -45,11 +44,8 @@ class Injected:
 
 
 def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int) -> Injected:
-    """The record that `command` describes, of the event with these fields, by the thread `pid`.
-
-    TraceError: ENOENT (no such field), EINVAL (other syntax errors), ERANGE (a number of more than 64
-    bits).
-    """
+    """The record that `command` describes, by the thread `pid`. TraceError: ENOENT (no such field), EINVAL
+    (other syntax errors), ERANGE (a number of more than 64 bits)."""
     by_name: dict[bytes, Field] = {field.name: field for field in (*COMMON_FIELDS, *fields)}
     entry = bytearray(max((field.offset + field.size for field in fields), default=ENTRY_HEADER_SIZE))
     # As in the kernel there is a NUL between the fixed part and the texts.

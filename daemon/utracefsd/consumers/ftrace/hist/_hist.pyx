@@ -54,8 +54,7 @@ def warn_of_memory(folder: object, error: OSError) -> None:
 cdef class HistTable:
     """The counts of a histogram: see include/hist_table.h.
 
-    path: Its file, where the next daemon finds it; None: memory of this process. A file without space for
-        the first record is given up.
+    path: Its file; None: memory of this process. A file without space for the first record is given up.
     has_memory: All of it is allocated: since the first record that was counted.
     check_room: Called before that; raises TraceError to refuse. A record without memory is dropped.
     """
@@ -69,10 +68,8 @@ cdef class HistTable:
 
     @staticmethod
     def create(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path=None) -> HistTable:
-        """An empty table of 2^bits keys, in a new file or, without path, in memory.
-
-        ValueError: an impossible shape. OSError: no space for the file. MemoryError.
-        """
+        """An empty table of 2^bits keys, in a new file or, without path, in memory. ValueError: an impossible
+        shape. OSError: no space for the file. MemoryError."""
         cdef HistTable table = HistTable.__new__(HistTable)
         cdef int fd = -1
         table.bytes = HistTable.bytes_of(bits, key_size, nr_words)
@@ -96,10 +93,8 @@ cdef class HistTable:
 
     @staticmethod
     def adopt(uint32_t bits, uint32_t key_size, uint32_t nr_words, str path not None) -> HistTable:
-        """The previous daemon's table in `path`, consistent whenever that daemon ended.
-
-        OSError. ValueError: it is not a table of this shape.
-        """
+        """The previous daemon's table in `path`, consistent whenever that daemon ended. OSError. ValueError:
+        not a table of this shape."""
         cdef HistTable table = HistTable.__new__(HistTable)
         cdef int fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         table.path = path
@@ -169,13 +164,11 @@ cdef class HistTable:
 
     @property
     def nr_bytes(self) -> int:
-        """Its present size in bytes."""
         cdef ht_header *header = self.c.header
         return self.bytes if self.has_memory else ht_first_bytes(header.key_size, header.nr_words)
 
     @property
     def full_bytes(self) -> int:
-        """Its size in bytes once all of it is allocated."""
         return self.bytes
 
     @property
@@ -185,7 +178,6 @@ cdef class HistTable:
 
     @property
     def hits(self) -> int:
-        """Records that were counted."""
         return self.c.header.hits
 
     @property
@@ -242,14 +234,7 @@ cdef class Emission:
 
 
 cdef class Hist:
-    """The compiled part of a hist trigger. program: see `program.Program`.
-
-    table: Of its key size, with a word for the count of hits and one for each value.
-
-    names: Of the writing threads; needed by variables with such a name.
-
-    clock_is_ns: Whether time stamps are nanoseconds.
-    """
+    """The compiled part of a hist trigger. names: Of the writing threads, for variables with such a name."""
 
     def __init__(self, program: Program, HistTable table not None, WriterNames names=None):
         cdef int i = 0, n = 0
@@ -389,11 +374,8 @@ cdef class Hist:
                 copy_dynamic(r, key, to)
 
     cdef bint add(self, const Record *r, uint64_t ts, uint64_t who, uint64_t serial) noexcept:
-        """Count a record. False: the table was full, and it was dropped.
-
-        ts: Its time in the instance's clock. who, serial: The trigger and the number of its record, for the
-        next daemon (`HistTable.has_taken`).
-        """
+        """Count a record. False: it was dropped. ts: Its time in the instance's clock. who, serial: The
+        trigger and the number of its record, for the next daemon (`HistTable.has_taken`)."""
         cdef ht *t = &self.table.c
         cdef ht_place place
         cdef uint64_t *old

@@ -8,8 +8,7 @@ its effects besides counting.
 A parameter is a field of the trigger's own event, or `$x`, a variable of the trigger or of a trigger of the
 matched event. Messages and their order follow onmatch_parse(), action_parse() and action_create().
 
-A Definition is the meaning of a trigger's text for one event. It has its canonical text, which `trigger`
-shows, and an identity that tells whether two definitions are the same.
+A Definition is the meaning of a trigger's text for one event, with its canonical text and an identity.
 """
 
 import enum
@@ -225,11 +224,7 @@ class Definition:
 
     def identity(self) -> tuple[object, ...]:
         """Equal for definitions that are the same (hist_trigger_match()): all parts but size, clock and name.
-        Their entries have the same layout.
-
-        The kernel compares expressions by their kind alone, and `.buckets` without their width, so it takes
-        `vals=a+b` for `vals=a-b`.
-        """
+        The kernel compares expressions by their kind alone, so it takes `vals=a+b` for `vals=a-b`."""
         return (
             tuple(map(_field_identity, self.keys)),
             tuple(map(_field_identity, self.values)),
@@ -262,8 +257,7 @@ def define(parts: Parts, context: Context) -> Definition:
     for name, text in assignments:
         if context.variables.is_defined(name) or any(name == other.var_name for other in variables):
             raise log.fault("Variable already defined", name)
-        # The kernel modifies the text of an expression while it parses it, so that the variable then refers
-        # to the part before the operator. Here it refers to the whole expression.
+        # In the kernel the variable then refers to the part before the operator, here to the whole.
         own = context.own.get(text[1:], text) if any(text == b"$" + v.var_name for v in variables) else text
         text = text if own.startswith(b"$") else own
         variables.append(_variable(context, name, text))

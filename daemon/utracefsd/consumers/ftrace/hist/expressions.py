@@ -4,8 +4,8 @@
                | -( expression )
     operand    = number | FIELD[.MODIFIER] | [SYSTEM.EVENT.]$VARIABLE
 
-The kernel splits the text at the last operator of lowest precedence and continues with both halves. This code
-does the same: it accepts what the kernel accepts by accident, and gives its messages in its order.
+Like the kernel it splits the text at the last operator of lowest precedence and continues with both halves:
+so it accepts what the kernel accepts by accident, and gives its messages in its order.
 """
 
 import errno

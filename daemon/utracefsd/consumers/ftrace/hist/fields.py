@@ -1,8 +1,7 @@
 """A key, value or variable of a histogram, or a part of one: struct hist_field of trace_events_hist.c.
 
 A tree: an expression has operands, `.log2` and `.buckets` have the field that they round, all others are
-leaves. Its names differ in three places (entries, the trigger's line, expressions within that), and sort keys
-look for them in a fourth form.
+leaves. Its names differ in entries, the trigger's line, expressions within that, and sort keys.
 """
 
 import enum
@@ -79,11 +78,9 @@ class HistField:
     buckets: int = 0
     """With BUCKET: their width."""
     type: bytes = b""
-    """Type of its values, as for fields of events."""
     size: int = 0
     """Bytes of its values. As a key: its bytes in the table, a multiple of 8."""
     signed: bool = False
-    """Whether its values are compared as signed, in keys."""
     offset: int = 0
     """As a key: its offset in the table's keys."""
     operator: Operator | None = None

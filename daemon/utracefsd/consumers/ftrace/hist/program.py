@@ -1,7 +1,6 @@
 """A Definition as a program for the compiled Hist: fields become steps of a stack machine.
 
-`.log2`, operators and the like come after their operands. MAX_OPERATORS and one modifier bound the depth, and
-Hist refuses deeper programs.
+`.log2`, operators and the like come after their operands. MAX_OPERATORS and one modifier bound the depth.
 """
 
 from typing import NamedTuple

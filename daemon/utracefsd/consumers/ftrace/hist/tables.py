@@ -1,10 +1,9 @@
 """All tables of a daemon's histograms: their files, sizes and names.
 
 A table is in a file of the state's folder, `hist.N`, which the next daemon takes over; without space for it,
-in memory of this process, and ends with that. A definition that is too large is refused when it is made. The
-memory is allocated when the first record is counted: otherwise triggers on thousands of events that no
-program emits would take the memory of others. So allocation may fail, and then the records are dropped, which
-`hist` shows, and the reason is logged.
+in memory of this process. Its memory is allocated when the first record is counted: otherwise triggers on
+thousands of events that no program emits would take the memory of others. So allocation may fail, and then
+the records are dropped, which `hist` shows, and the reason is logged.
 """
 
 import errno
@@ -47,10 +46,7 @@ def saved_table(extra: object) -> tuple[str, bool]:
 
 
 class Tables:
-    """folder: for files; None: tables are in memory.
-
-    free_memory_kb: further limit of all tables; None: unbounded.
-    """
+    """folder: for files; None: tables are in memory. free_memory_kb: a further limit of all tables."""
 
     def __init__(
         self,
@@ -112,8 +108,7 @@ class Tables:
         return self.make(instance, bits, key_size, nr_words)
 
     def _adopt(self, path: Path, bits: int, key_size: int, nr_words: int) -> HistTable:
-        """Open an existing table. If triggers share it by its name, the first one chose its size, and may
-        have been removed since. OSError, ValueError."""
+        """Open an existing table. If triggers share it by its name, the first one chose its size."""
         size = path.stat().st_size
         for n in range(MIN_BITS, MAX_BITS + 1):
             if HistTable.bytes_of(n, key_size, nr_words) == size:
@@ -162,7 +157,6 @@ class Tables:
         self._dropped.clear()
 
     def bytes_of(self, instance: int) -> int:
-        """Bytes of an instance's tables; a shared one counts for the first instance."""
         return self._sums[instance]
 
     def remove_the_rest(self) -> None:

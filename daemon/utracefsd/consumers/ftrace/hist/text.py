@@ -32,9 +32,7 @@ def hist_pieces(
     below: bytes = b"",
 ) -> Iterator[bytes]:
     """One trigger's part of the file, some entries at a time. line: of `trigger`, with its state and newline.
-
-    comm: the name of a thread. more: the actions' text for an entry. below: their text behind all entries.
-    """
+    more: the actions' text for an entry. below: their text behind all entries."""
     yield b"# event histogram\n#\n# trigger info: " + line + b"#\n\n"
     entries.sort(_sort_by(definition, key) for key in definition.sort)
     show = _entry_printer(definition, entries.stats(), comm)
@@ -48,8 +46,7 @@ def hist_pieces(
 
 
 def _sort_by(definition: Definition, key: SortKey) -> tuple[bool, bool, int, int, bool, bool]:
-    """The argument of `Entries.sort`: sums are compared unsigned, strings by their bytes, numbers of keys by
-    their size and sign. Stacks have no frames: they are all equal."""
+    """The argument of `Entries.sort`. Stacks have no frames: they are all equal."""
     if key.index <= len(definition.values):
         return False, False, key.index * 8, 8, False, key.descending
     field = definition.column(key)

@@ -65,12 +65,9 @@ class Context:
 
 
 class Variables:
-    """Lookup of `$x` for a definition of `event`: the triggers of its instance.
-
-    hists: The triggers (`EventHist`) of all events of the instance, each event's in their order. fresh: The
-    definition is to be attached, not to be removed. make: Attach another trigger, for a field of its event;
-    None: it is refused.
-    """
+    """Lookup of `$x` for a definition of `event`. hists: The triggers (`EventHist`) of all events of the
+    instance. fresh: The definition is to be attached, not to be removed. make: Attach another trigger, for a
+    field of its event; None: it is refused."""
 
     def __init__(
         self,
@@ -88,9 +85,8 @@ class Variables:
         self._make = make
 
     def reference(self, context: Context, system: bytes, event: bytes, name: bytes) -> HistField | None:
-        """find_event_var() and create_var_ref(): a field with VAR_REF for a variable of another trigger,
-        which is in `context.references` then; None: no such variable. system and event: where to look;
-        empty: anywhere."""
+        """find_event_var() and create_var_ref(): a field with VAR_REF for a variable of another trigger;
+        None: no such variable. system and event: where to look; empty: anywhere."""
         if not system and not event:
             # First the events named by onmatch.
             places = [place for place in context.matches if self._find(place, name)]
@@ -127,8 +123,7 @@ class Variables:
     def field_variable(
         self, context: Context, system: bytes, event: bytes, name: bytes, keys: Sequence[HistField]
     ) -> HistField | None:
-        """The same for a field of that event, of which a trigger with keys like these makes a variable. None:
-        not possible, and `context.log` has the reason."""
+        """The same for a field of that event, of which a trigger with keys like these makes a variable."""
         matched = self._table.get(system, event)
         if matched is None:
             context.log.add("Couldn't find event file", name)
@@ -178,9 +173,8 @@ def _key_types(keys: Sequence[HistField]) -> list[tuple[bytes, int, bool]]:
 
 
 def _definition_for(like: Any, variable: bytes, name: bytes) -> bytes:
-    """The definition of a trigger that has the variable: of the other one's size, where the kernel always has
-    2048 entries, and with the modifiers of its keys, which the kernel omits: otherwise entries would be
-    missed."""
+    """The definition of a trigger that has the variable, with the other one's size and the modifiers of its
+    keys, which the kernel omits: otherwise entries would be missed."""
     definition = like.definition
     text = b"keys=" + b",".join(map(field_text, definition.keys))
     text += b":%s=%s:size=%d" % (variable, name, 1 << definition.parts.bits)

@@ -1,9 +1,8 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The records of `trace` and `trace_pipe` as text: one entry in, one line (sometimes more) out.
 
-A line is a context (task, cpu, flags, time) and a body. The context depends on the options alone; the part
-that names the task is formatted once per pid and kept for the rest of a `render` call. The body of a user
-event is printed by a BodyPlan: one step per field, made once per event id from its declaration.
+A line is a context (task, cpu, flags, time) and a body. The body of a user event is printed by a BodyPlan:
+one step per field, made once per event id from its declaration.
 
     step     prints                                 declared as
     BYTE     'c'(N), or (N) if c is unprintable     any integer or struct of 1 byte
@@ -261,11 +260,8 @@ cdef struct PlanSlot:
 
 
 cdef class TextRenderer:
-    """Renders the records of one open `trace` or `trace_pipe`.
-
-    One object per open file: it remembers which cpus' records were seen and how many records were shown. When
-    an option or clock changes while the file is open, a new object is needed.
-    """
+    """Renders the records of one open `trace` or `trace_pipe`, with the options and clock of its making. It
+    remembers which cpus' records were seen and how many records were shown."""
 
     cdef object _lookup
     cdef object _comm
@@ -346,11 +342,11 @@ cdef class TextRenderer:
         free(self._kept)
 
     def render(self, Cursor cursor not None, Py_ssize_t max_bytes) -> bytes:
-        """The next whole lines, up to the record that reaches max_bytes; b"" when there are no more records.
+        """The next whole lines, up to the record that reaches max_bytes, at least 1; b"": no more records.
 
-        A consuming cursor's record is removed as soon as it is rendered. `CPU:n [LOST k EVENTS]` comes before
-        the first record after a gap. `##### CPU n buffer started ####` comes before the first one of each
-        further cpu, if the cursor does not consume and anything was overwritten before the first call.
+        `CPU:n [LOST k EVENTS]` comes before the first record after a gap. `##### CPU n buffer started ####`
+        comes before the first one of each further cpu, if the cursor does not consume and anything was
+        overwritten before the first call.
         """
         cdef uint64_t ts, next_ts
         cdef uint32_t size
@@ -385,10 +381,7 @@ cdef class TextRenderer:
         return text
 
     def render_entry(self, int cpu, uint64_t ts, bytes data not None) -> bytes:
-        """The text of one entry (common header first) alone, without the lines that `render` adds.
-
-        The entry may be of any length and content.
-        """
+        """The text of one entry, of any length and content, without the lines that `render` adds."""
         cdef uint64_t index = self._index
         self._begin()
         self._append(cpu, ts, <const uint8_t *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), ts)
@@ -428,10 +421,7 @@ cdef class TextRenderer:
 
     cdef int _lines_before(self, int cpu, uint64_t lost, bint overrun) except -1:
         """Add lines: records of this cpu are missing before this one, and this is its first one shown.
-
-        lost: How many are missing.
-        overrun: Some are missing; how many is unknown.
-        """
+        overrun: Some are missing; how many is unknown."""
         cdef Line line
         self._room()
         line.p = self._text + self._used

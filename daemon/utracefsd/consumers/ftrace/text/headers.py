@@ -1,11 +1,6 @@
 """The comment lines in front of the records of `trace`, which the compiled `_text.TextRenderer` prints.
 
-A reader of `trace` sees, in this order:
-
-    header(...)                          printed also for an empty buffer; `trace_pipe` never prints one
-    TextRenderer.render(cursor, ...)     the records, with lines `CPU:n [LOST k EVENTS]` and
-                                         `##### CPU n buffer started ####`
-
+They are printed also for an empty buffer, and never by `trace_pipe`.
 The choice of the header follows the kernel (kernel/trace/trace.c, `trace_default_header`):
 
     context-info off                     the two lines `# tracer: NAME` and `#`
@@ -13,8 +8,6 @@ The choice of the header follows the kernel (kernel/trace/trace.c, `trace_defaul
     latency-format                       preamble, then the column picture; with verbose only the preamble
     verbose                              the two lines
     otherwise                            entries line and column picture, one of four by irq-info, record-tgid
-
-`raw`, `hex`, `bin` and `fields` change the records but not the header.
 """
 
 from collections.abc import Container

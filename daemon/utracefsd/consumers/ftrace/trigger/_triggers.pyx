@@ -88,8 +88,8 @@ cdef class Stacktrace(Trigger):
 cdef class SnapshotTrigger(Trigger):
     """Swap the live buffer and the spare of an instance.
 
-    The swap is one store of its own (include/spare.h), which stores trigger and record; the count is stored
-    after it. If the daemon is killed in between, the next one finds that key and stores the count.
+    The swap is one store (include/spare.h), which has trigger and record; the count is stored after it. If
+    the daemon is killed in between, the next one finds that key and stores the count.
     """
 
     cdef FtraceSink sink
@@ -137,8 +137,8 @@ cdef class HistTrigger(Trigger):
             self.cells.fired.add(self.key)  # killed between the table and the cell
 
     def finish(self) -> None:
-        """After a restart, once `Hist.link` was called: for the record that was being dispatched, remove the
-        values that it read once and take the snapshot, unless the previous daemon did."""
+        """After a restart and `Hist.link`: for the record that was being dispatched, remove the values that
+        it read once and take the snapshot, unless the previous daemon did."""
         cdef uint64_t element = self.hist.table.c.header.redo.element
         cdef uint64_t serial = self.cells.header.serial
         if tc_at(self.cells.header, self.cell).done == serial:

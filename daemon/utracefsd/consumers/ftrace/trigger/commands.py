@@ -78,8 +78,8 @@ class Triggers:
         return sum(one.table.hits for one in hists_of(self._place, event))
 
     def write(self, event: Event, data: bytes) -> None:
-        """One write, shorter than a page: nothing, or one command. EINVAL, also for an empty line, EEXIST,
-        and errors of the kind."""
+        """One write: nothing, or one command. EINVAL, also for an empty line, EEXIST, and the kind's
+        errors."""
         if not data:
             return
         command = split_command(data)
@@ -97,11 +97,9 @@ class Triggers:
             kind.remove_all(self._place, event)
 
     def restore_all(self, saved: Iterable[tuple[Event, Iterable[SavedTrigger]]]) -> None:
-        """Attach the triggers of the previous daemon, each event's in the listed order. One that cannot be
-        attached is left out and logged.
-
-        A hist trigger may read variables of another event's, which must be restored first.
-        """
+        """Attach the triggers of the previous daemon, each event's in the listed order; one that cannot be
+        attached is logged. A hist trigger may read variables of another event's, which must be restored
+        first."""
         waiting = [(event, list(triggers)) for event, triggers in saved]
         going = True
         while going:

@@ -314,8 +314,7 @@ def _remove_unread(place: Place, definition: Definition) -> None:
 
 
 def _hold_snapshot(place: Place, definition: Definition, table: HistTable) -> Callable[[], None]:
-    """Reserve the snapshot for the action that takes it, if any; returns the release function. EBUSY,
-    ENOMEM."""
+    """Reserve the snapshot for the action that takes it, if any; returns the release function."""
     takes = [action for action in definition.actions if action.kind is Kind.SNAPSHOT]
     if not takes:
         return lambda: None
@@ -325,8 +324,7 @@ def _hold_snapshot(place: Place, definition: Definition, table: HistTable) -> Ca
 
 
 def _link(place: Place, hist: Hist, definition: Definition) -> list[Event]:
-    """Link the variables and actions of the definition. Returns the synthetic events that it records, each
-    acquired."""
+    """Link variables and actions. Returns the synthetic events that it records, each acquired."""
     links = [
         Link(reference.owner.trigger.hist, reference.slot, reference.field.read_once)
         for reference in definition.references

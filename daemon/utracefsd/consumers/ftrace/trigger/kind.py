@@ -2,9 +2,8 @@
 
     NAME[:PARAM][ if FILTER]        !NAME... removes
 
-A kind gets the text behind its name and attaches, removes or restores (`Kind`). The parsing here follows
-kernel/trace/trace_events_trigger.c: `trigger_process_regex()`, `event_trigger_separate_filter()`,
-`event_trigger_parse_num()`, `set_trigger_filter()`.
+The parsing follows kernel/trace/trace_events_trigger.c: `trigger_process_regex()`,
+`event_trigger_separate_filter()`, `event_trigger_parse_num()`, `set_trigger_filter()`.
 
     NAME[:COUNT][ if FILTER]                      traceon and traceoff share a slot
     NAME:SYSTEM:EVENT[:COUNT][ if FILTER]         so do enable_event and disable_event of one target
@@ -65,23 +64,18 @@ class Place:
 
     table: EventTable
     sink: FtraceSink
-    """Stores the instance's records."""
     files: EventFiles
-    """Its event files, which own the triggers."""
+    """They own the triggers."""
     error_log: ErrorLog
-    """For errors of filters."""
     snapshot: Snapshot
-    """Takes the snapshots of triggers."""
     tracing_switched: Callable[[], None]
     """Called when the last trigger that can switch tracing on or off is removed: save the present state."""
     set_clock: Callable[[bytes], None] = lambda name: None
     """A write to `trace_clock`. EINVAL."""
     tables: Tables = attrs.Factory(Tables)
-    """Tables of the histograms of all instances."""
 
     @property
     def cells(self) -> Cells:
-        """Memory of counts and switches."""
         return self.sink.cells
 
     def make_filter(self, event: Event, text: bytes) -> Filter:
@@ -118,8 +112,7 @@ def split_command(data: bytes) -> Command:
 
 
 def separate_filter(rest: bytes | None, *, needs_param: bool) -> tuple[bytes | None, bytes | None]:
-    """Parameter and filter (from its `if` on). An optional parameter must begin with a digit. EINVAL: a
-    needed one is missing."""
+    """Parameter and filter (from its `if` on). An optional parameter must begin with a digit. EINVAL."""
     if rest is None:
         if needs_param:
             raise TraceError(errno.EINVAL, "the trigger needs a parameter")

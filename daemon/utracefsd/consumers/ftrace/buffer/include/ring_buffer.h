@@ -18,11 +18,10 @@
  *     struct rb_control | struct rb_page_meta [n + 1] | u32 ring [n] | padding | n + 1 sub-buffers
  *                                                       slot -> page id  to 4096
  *
- * Access: only the daemon, one thread, with the GIL; after its death the next daemon. Never both, and no
- * other process (files have mode 0600). So nothing here is atomic against another writer. The invariant: a
- * SIGKILL between any two stores leaves a buffer that can be taken over. The stores of a killed process are
- * visible in program order, so it is enough that the compiler keeps the order, and that every change ends in
- * ONE store that makes it valid:
+ * Access: only the daemon, one thread; after its death the next daemon. The invariant: a SIGKILL between any
+ * two stores leaves a buffer that can be taken over. The stores of a killed process are visible in program
+ * order, so it is enough that the compiler keeps the order, and that every change ends in ONE store that
+ * makes it valid:
  *
  *   - a record: its bytes first, then the page's commit word. Bytes behind commit are ignored, so a reserved
  *     place that is discarded, or in which the daemon is killed, needs no cleaning up.
@@ -42,8 +41,7 @@
  * and its number is in the next page's meta. The mark of an overwritten page is added to the next page's
  * (`carried`). Readers get the sum.
  *
- * All else is a cache: entries and real_end of a page, the time of the last record, how many records of the
- * reader page were read, and `appends`. rb_adopt computes them anew by walking the records.
+ * All else is a cache, which rb_adopt computes anew by walking the records.
  */
 #ifndef UTRACEFS_RING_BUFFER_H
 #define UTRACEFS_RING_BUFFER_H
@@ -324,8 +322,8 @@ static inline void rb_mark_lost(rb_cpu *b, uint64_t n)
 static inline void rb_note_origin(rb_cpu *b, uint64_t ring, uint64_t at)
 {
     struct rb_origin *origin = &b->control->origin;
-    /* The count is stored first: the record named until then was consumed long ago, so its count is not used.
-     * A half-stored name is no record being dispatched either, because there is only one. */
+    /* The count first: the record named until then was consumed long ago. A half-stored name is no record
+     * being dispatched either, because there is only one. */
     RB_COMMIT(origin->appends, b->appends);
     RB_COMMIT(origin->ring, ring);
     RB_COMMIT(origin->at, at);

@@ -240,8 +240,7 @@ nonsense:
 /* ---- resizing ---- */
 
 /* Fill the empty ring `to` (same sub-buffer size) with the newest pages of `from`; positions stay. Records
-that
- * do not fit count as overrun, which readers see. */
+ * that do not fit count as overrun. */
 static inline void rb_copy(rb_cpu *to, const rb_cpu *from)
 {
     const struct rb_state *f = rb_state(from);

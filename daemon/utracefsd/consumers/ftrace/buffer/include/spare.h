@@ -17,10 +17,7 @@
  * swapping again would undo it. Only one record is being dispatched at a time, so the last key is enough.
  *
  * If the file is missing or damaged, the ring of a cpu with the later record is taken for the live one
- * (RingBuffer.adopt).
- *
- * A ring's origin (rb_note_origin) stays with the ring. Whether that record was stored is found in either
- * ring: no other record has its name.
+ * (RingBuffer.adopt). A ring's origin (rb_note_origin) stays with the ring.
  */
 #ifndef UTRACEFS_SPARE_H
 #define UTRACEFS_SPARE_H

@@ -33,12 +33,9 @@
  *
  * A record may cause others: synthetic events, which are recorded after it. They wait in the daemon's memory
  * and are lost with it. deferred counts them: it is incremented before the histogram counts the record that
- * causes them, and decremented after one is recorded. So a daemon that finds n knows that at most n are lost,
- * and no others. One that was being recorded may be reported as lost, and so may one that the next daemon
- * causes again by counting its record.
+ * causes them, and decremented after one is recorded. So a daemon that finds n knows that at most n are lost.
  *
- * Memory order: as in journal.h. The reader starts after the writer's death, so the compiler's order is
- * enough.
+ * Memory order: as in journal.h; the compiler's order is enough.
  */
 #ifndef UTRACEFS_TRIGGER_CELLS_H
 #define UTRACEFS_TRIGGER_CELLS_H

@@ -9,9 +9,8 @@
  * half, the element's number + 1; 0: free. Elements are allocated in order and freed only all together
  * (ht_clear); a key that finds the table full is dropped and counted.
  *
- * The header and the image are allocated at the beginning, the rest at the first record, all at once (the
- * kernel allocates everything when a trigger is made; here triggers may be set for thousands of events that
- * no program emits). A table without entries is never read behind its image.
+ * The header and the image are allocated at the beginning, the rest at the first record, all at once. A table
+ * without entries is never read behind its image.
  *
  * The seed of the hash is random: programs choose the keys, and must not be able to choose colliding ones.
  *
@@ -33,13 +32,11 @@
  * 0, that record has not changed the table, and the record before it was counted completely before step 1.
  *
  * A record may take a snapshot (the action `snapshot()`): then `taken` changes with its count. The snapshot
- * itself is taken after that, and _triggers.pyx finds out whether it was. Clearing does not change
- * `taken`.
+ * itself is taken after that, and _triggers.pyx finds out whether it was.
  *
  * Clearing is `clearing` = 1, zeroing, `clearing` = 0; a daemon that finds it 1 clears again.
  *
- * Memory order: as in journal.h. A process is killed between two instructions, the reader of these stores
- * starts after its death, so it is enough that the compiler keeps the order.
+ * Memory order: as in journal.h; it is enough that the compiler keeps the order.
  */
 #ifndef UTRACEFS_HIST_TABLE_H
 #define UTRACEFS_HIST_TABLE_H
@@ -311,17 +308,15 @@ static inline void ht_clear(struct ht *t)
     HT_ORDER();
 }
 
-/* Whether all of a previous daemon's table is allocated, by its header; else it has no entries, and the
-memory
- * behind the image must be zeroed before ht_adopt. */
+/* Whether all of a previous daemon's table is allocated; else the memory behind the image must be zeroed
+ * before ht_adopt. */
 static inline int ht_is_used(const void *memory)
 {
     const struct ht_header *header = memory;
     return header->entries || (header->redo.valid && header->redo.element);
 }
 
-/* The next daemon's first step, in a mapping of `bytes`. 0: not a table of this shape, or a damaged one: only
- * this user can write to the folder, but an earlier version may have written the file. */
+/* The next daemon's first step, in a mapping of `bytes`. 0: not a table of this shape, or a damaged one. */
 static inline int ht_adopt(struct ht *t, void *memory, size_t bytes, uint32_t bits, uint32_t key_size,
                            uint32_t nr_words)
 {
