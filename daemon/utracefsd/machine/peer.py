@@ -21,6 +21,7 @@ import os
 import signal
 import socket
 import struct
+from functools import lru_cache
 from pathlib import Path
 
 import attrs
@@ -37,32 +38,22 @@ FIRST_SUBORDINATE = 65536
 
 _Ranges = list[tuple[int, int, int]]
 
-_ranges: _Ranges = []
-_read_of: tuple[float, int] | None = None
-"""Modification time and size of the file that the ranges are from."""
-
 
 def share_of(uid: int) -> int:
     """The user whose limits count `uid`."""
     if uid < FIRST_SUBORDINATE:
         return uid
-    return next((owner for first, end, owner in _current_ranges() if first <= uid < end), uid)
-
-
-def _current_ranges() -> _Ranges:
-    global _ranges, _read_of
     try:
         found = os.stat(SUBUID)
-        stamp = (found.st_mtime, found.st_size)
-        if stamp != _read_of:
-            _ranges = _parse(SUBUID.read_bytes(), PASSWD.read_bytes())
-            _read_of = stamp
+        ranges = _ranges(found.st_mtime, found.st_size)
     except OSError:  # no such file: there are no ranges
-        _ranges, _read_of = [], None
-    return _ranges
+        ranges = []
+    return next((owner for first, end, owner in ranges if first <= uid < end), uid)
 
 
-def _parse(subuid: bytes, passwd: bytes) -> _Ranges:
+@lru_cache(1)  # until the file changes
+def _ranges(changed: float, size: int) -> _Ranges:
+    subuid, passwd = SUBUID.read_bytes(), PASSWD.read_bytes()
     uids = {fields[0]: fields[2] for line in passwd.splitlines() if len(fields := line.split(b":")) > 2}
     ranges: _Ranges = []
     for line in subuid.splitlines():

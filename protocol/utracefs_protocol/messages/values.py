@@ -121,17 +121,8 @@ def or_nil(kind: Kind) -> Kind:
     return Kind(kind.word, read, write)
 
 
+_KINDS: Final = {type(None): "nil", bool: "bool", bytes: "bin", list: "array", dict: "map"}
+
+
 def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "nil"
-        case bool():
-            return "bool"
-        case bytes():
-            return "bin"
-        case list():
-            return "array"
-        case dict():
-            return "map"
-        case _:
-            return type(value).__name__
+    return _KINDS.get(type(value), type(value).__name__)

@@ -27,12 +27,4 @@ class StatusBit(enum.IntFlag):
 
     def names(self) -> list[str]:
         """The words of user_events_status, in its order: `# Used by ftrace perf other`."""
-        return [
-            word
-            for bit, word in (
-                (StatusBit.FTRACE, "ftrace"),
-                (StatusBit.PERF, "perf"),
-                (StatusBit.OTHER, "other"),
-            )
-            if self & bit
-        ]
+        return [str(bit.name).lower() for bit in StatusBit if self & bit]

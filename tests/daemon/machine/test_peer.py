@@ -81,8 +81,7 @@ def subuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "passwd").write_bytes(PASSWD)
     monkeypatch.setattr(peer_module, "PASSWD", tmp_path / "passwd")
     monkeypatch.setattr(peer_module, "SUBUID", tmp_path / "subuid")
-    monkeypatch.setattr(peer_module, "_read_of", None)
-    monkeypatch.setattr(peer_module, "_ranges", [])
+    peer_module._ranges.cache_clear()
     return tmp_path / "subuid"
 
 

@@ -25,8 +25,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, wait
 from importlib import metadata
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
+
+import attrs
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import distinct_fields
@@ -53,35 +56,21 @@ _BELLS: Final = 4096
 T = TypeVar("T")
 
 
-class Job(Generic[T]):
-    """A function to be called by the thread; `result` waits for it."""
+@attrs.frozen
+class _Job:
+    """A function to be called by the thread when it is at this position of the ring."""
 
-    def __init__(self, position: int, do: Callable[[], T]) -> None:
-        self.position = position
-        self._do = do
-        self._done = threading.Event()
-        self._result: T | None = None
-        self._error: BaseException | None = None
+    position: int
+    do: Callable[[], Any]
+    done: Future[Any] = attrs.field(factory=Future)
 
     def run(self) -> None:
         try:
-            self._result = self._do()
-        except Exception as error:  # noqa: BLE001 - `result` raises it
-            self._error = error
+            self.done.set_result(self.do())
+        except Exception as error:  # noqa: BLE001 - the Future raises it
+            self.done.set_exception(error)
         except BaseException as error:  # noqa: BLE001 - also for sys.exit(): no thread ends
-            self._error = RuntimeError(f"it raised {error!r}")
-        self._done.set()
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._done.wait(timeout_s)
-
-    def result(self, timeout_s: float) -> T:
-        """Its result, or its exception. TimeoutError: not yet."""
-        if not self._done.wait(timeout_s):
-            raise TimeoutError
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]
+            self.done.set_exception(RuntimeError(f"it raised {error!r}"))
 
 
 class Worker:
@@ -106,7 +95,7 @@ class Worker:
         self._take = take
         self._slow = slow
         self._now_ns = now_ns
-        self._jobs: deque[Job[Any]] = deque()
+        self._jobs: deque[_Job] = deque()
         self._busy_since: int | None = None
         self._is_reported = False
         self._telling = threading.Lock()
@@ -114,13 +103,13 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def post(self, do: Callable[[], T]) -> Job[T]:
+    def post(self, do: Callable[[], T]) -> Future[T]:
         """Call `do` in the thread, after all records that are in the ring now."""
         self.sink.publish()
-        job = Job(self.sink.position, do)
+        job = _Job(self.sink.position, do)
         self._jobs.append(job)
         self.sink.ring_bell()
-        return job
+        return job.done
 
     def look(self) -> None:
         """Report a batch that has already taken too long."""
@@ -207,7 +196,7 @@ class Plugin:
         self._now_ns = now_ns
         self._object: Any = None
         self._worker: Worker | None = None
-        self._loading: Job[Any] | None = None
+        self._loading: Future[Any] | None = None
         self._probes: dict[Event, StreamProbe] = {}
         self._known: dict[int, Known] = {}
         """By event id: properties of events for records that the thread reads now."""
@@ -238,7 +227,7 @@ class Plugin:
         probe = self._probes.get(event)
         if probe is None or self._worker is None:
             return
-        self._worker.post(_nothing).wait(SLOW_S)  # so that its counts are final
+        self.drain(SLOW_S)  # so that its counts are final
         del self._probes[event]
         self._table.detach(event, probe)
         self._worker.post(lambda: self._tell("detached", event))
@@ -255,7 +244,7 @@ class Plugin:
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until it has taken all records; returns whether it has."""
-        return self._worker is None or self._worker.post(_nothing).wait(timeout_s)
+        return self._worker is None or bool(wait([self._worker.post(lambda: None)], timeout_s).done)
 
     def report(self) -> str:
         """Its report; empty when it makes none. ConsumerError: EIO when that fails, EBUSY after REPORT_S."""
@@ -359,10 +348,6 @@ class Plugin:
         if method not in self._logged:
             self._logged.add(method)
             daemon_log("plugin-failed", plugin=self.name, method=method, error=error)
-
-
-def _nothing() -> None:
-    return None
 
 
 class Plugins:

@@ -25,7 +25,7 @@ from utracefs_protocol.limits import MIN_STREAM_RING
 from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefsd.consumers import ENTRY_POINT_GROUP, Consumer, ConsumerError, RawBatch, Record
 from utracefsd.consumers.plugins import plugins as module
-from utracefsd.consumers.plugins.plugins import SLOW_S, Installed, Job, Plugins, Worker
+from utracefsd.consumers.plugins.plugins import SLOW_S, Installed, Plugins, Worker
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
@@ -530,7 +530,7 @@ def test_jobs_are_between_records(bench: Bench) -> None:
     assert bench.log == [1, 2, "job", 3]
 
 
-class _Late(deque[Job[None]]):
+class _Late(deque[Any]):
     """Jobs, of which one is posted just after the thread found none."""
 
     def __init__(self, post: Callable[[], None]) -> None:
@@ -578,7 +578,7 @@ def test_a_result_that_is_not_there_yet(bench: Bench) -> None:
     job = bench.worker.post(lambda: let.wait(60))
     with pytest.raises(TimeoutError):
         job.result(0.01)
-    assert not job.wait(0)
+    assert not job.done()
     let.set()
     assert job.result(20)
 
@@ -593,7 +593,7 @@ def test_slow_batches_are_reported_once_each(bench: Bench) -> None:
         while len(bench.slow) == number:
             bench.worker.look()
         bench.worker.look()
-        bench.worker.post(lambda: None).wait(60)
+        bench.worker.post(lambda: None).result(60)
     bench.worker.look()
     assert len(bench.slow) == 2
     assert all(took > SLOW_S for took in bench.slow)

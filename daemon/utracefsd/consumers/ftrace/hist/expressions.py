@@ -282,16 +282,9 @@ def _typed(context: Context, result: HistField) -> HistField:
 
 
 def _constant(operator: Operator, a: int, b: int) -> int:
-    match operator:
-        case Operator.PLUS:
-            value = a + b
-        case Operator.MINUS:
-            value = a - b
-        case Operator.MULT:
-            value = a * b
-        case _:
-            value = divided(a, b)
-    return value & _MASK
+    if operator is Operator.DIV:
+        return divided(a, b)
+    return {Operator.PLUS: a + b, Operator.MINUS: a - b, Operator.MULT: a * b}[operator] & _MASK
 
 
 def divided(value: int, divisor: int) -> int:
