@@ -15,11 +15,11 @@ import socket
 import socketserver
 import tempfile
 import threading
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from utracefs.recordings.recording import Recording
 from utracefs.streaming._ring_writer import RingWriter
+from utracefs.tree.closing import Closing
 from utracefs_protocol.connection import Connection, Request, encode_error, encode_response
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_format import format_text
@@ -43,7 +43,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
 
-class Replay:
+class Replay(Closing):
     """Serves a recording in a directory of its own; a context manager that ends it."""
 
     def __init__(self, recording: Recording) -> None:
@@ -64,12 +64,7 @@ class Replay:
         self._server = _Server(f"{self.directory}/{TRACEFS_SOCKET}", self._serve)  # type: ignore[arg-type]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._over.set()
         self._server.shutdown()
         self._server.server_close()

@@ -22,7 +22,7 @@ import time
 import tty
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import click
 
@@ -45,6 +45,7 @@ from utracefs.cli.losses import OF_ALL, all_lost, lost_text
 from utracefs.cli.run.ledger import read_stats
 from utracefs.cli.tables import counted, table_lines
 from utracefs.cli.terminal import live, own
+from utracefs.tree.closing import Closing
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, select
 from utracefs_protocol.terminal import harmless
 from utracefs_protocol.text import bytes_of
@@ -129,7 +130,7 @@ def top(
     return 0
 
 
-class _Source:
+class _Source(Closing):
     """Reads counts; reconnects after a restart of the daemon. A context manager."""
 
     def __init__(self, directory: str | None, events: tuple[str, ...]) -> None:
@@ -149,10 +150,7 @@ class _Source:
         self._lost = self._lost_of(select(events, available_events(self._tree)))
         self._begin()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
         self._tree.close()
 
     def _begin(self) -> None:

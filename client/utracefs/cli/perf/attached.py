@@ -16,7 +16,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Self
 
 import attrs
 
@@ -26,6 +25,7 @@ from utracefs.cli.event_options import Wanted, filter_of
 from utracefs.cli.losses import IN_DATA_RINGS, Losing
 from utracefs.cli.run.ledger import gained, read_stats
 from utracefs.cli.run.page_stream import fitting_ring_bytes
+from utracefs.tree.closing import Closing
 from utracefs.tree.event_names import EventName, is_glob, select, similar_event
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.pages.perf_ring import Counts, PerfRingReader
@@ -56,7 +56,7 @@ class Opened:
             self.mapping.close()
 
 
-class Attached:
+class Attached(Closing):
     """A context manager that closes the connections that it opened, but not the tree given to it.
 
     missed: called after a restart of the daemon with each event and a minimum of missed records. what: for
@@ -97,10 +97,7 @@ class Attached:
         """Events that appeared after the first look."""
         self._due = self._lost_due = 0.0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
         for one in (*self.opened.values(), *self._orphans):
             one.close()
         self.opened.clear()

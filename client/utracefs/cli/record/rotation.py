@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Self
+from typing import Final
 
 from utracefs.cli import Failure
 from utracefs.cli.common import tell
@@ -25,6 +25,7 @@ from utracefs.cli.record.kept_files import KeptFiles
 from utracefs.cli.run.recorder import About, Recorder, Summary
 from utracefs.cli.tables import counted, sized
 from utracefs.recordings.partial_files import NO_ROOM, dumped_name
+from utracefs.tree.closing import Closing
 
 _NICE: Final = 10
 _SIZE_S: Final = 0.02
@@ -39,7 +40,7 @@ def _yield_to_the_reader() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
-class Rotation:
+class Rotation(Closing):
     """A context manager: at its end the last file but one is complete."""
 
     def __init__(self, recorder: Recorder, output: str, at: Amount, most: int | None, about: About) -> None:
@@ -60,10 +61,7 @@ class Rotation:
         self.error: Exception | None = None
         """Why a file could not be written."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
         self._thread.shutdown()
 
     def ask(self) -> None:
