@@ -177,7 +177,10 @@ class Attached(Closing):
             before = f"the {LOOK_S * 1000:.0f} ms or so before it was noticed"
             tell(f"{names}: declared meanwhile; records of {before} are missing")
         for pattern in missing:
-            tell(f"{pattern}: no such event came{similar_event(pattern, self._there)}")
+            if select([pattern], self._there):
+                tell(f"{pattern}: was there too shortly to be noticed; `utracefs record` misses none")
+            else:
+                tell(f"{pattern}: no such event came{similar_event(pattern, self._there)}")
         if self._went_away:
             tell(f"the daemon has ended; its losses of the last {LOST_S} s are unknown and not counted")
         if self.is_away:

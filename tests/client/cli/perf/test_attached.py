@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -134,6 +135,20 @@ def test_a_filter_that_does_not_fit(daemon: DaemonProcess, capsys: pytest.Captur
             with pytest.raises(Failure, match="Field not found"):
                 attached.look()
             attached.tree.close()
+
+
+def test_an_event_that_is_gone_before_it_is_opened(
+    daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said `no such event came; did you mean work?`."""
+    monkeypatch.setattr(Attached, "_open", Mock(side_effect=FileNotFoundError))
+    with attached_to(daemon, Wanted("work")) as attached, Session(str(daemon.directory)) as session:
+        event = session.event("work u32 n")
+        until(lambda: event.registered)
+        attached.look()
+        assert attached.finish() == 1
+        assert capsys.readouterr().err.startswith("utracefs: work: was there too shortly to be noticed;")
+        attached.tree.close()
 
 
 @pytest.mark.parametrize("with_ftrace", [False, True])
