@@ -95,9 +95,7 @@ int utb_look(struct utracefs_event *event, utb_interrupted call, void *arg)
 
 int utb_may_emit(const struct utracefs_event *event)
 {
-	struct ut_reg *reg = ut_reg_of_event(event);
-
-	return reg && ut_reg_may_emit(reg);
+	return utracefs_may_emit(event);
 }
 
 int utb_settle(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted call, void *arg)

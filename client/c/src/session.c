@@ -9,6 +9,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
 
 #include "connection.h"
 #include "session.h"
@@ -90,7 +92,7 @@ static void end_session(struct ut_session *s)
 		s->owner->session = NULL;
 		s->owner->is_closed = 1;
 	}
-	if (s->state == UT_SENDS)
+	if (ut_sends(s))
 		ut_lose_rest(s);
 	if (ut_outlets[s->ring].by_socket)
 		ut_session_give_up(s, &s->ring, 1);
@@ -226,6 +228,8 @@ void ut_begin(struct ut_session *s, int is_asked)
 		ut_go(s, UT_WANTED);
 		s->due = 0;
 		s->patience = s->settings.patience_ns;
+		if (s->parents && s->patience > UT_CROWDED_NS)
+			s->patience = UT_CROWDED_NS;
 	}
 }
 
@@ -246,42 +250,29 @@ static int is_heard(void *reg)
 	return atomic_load(&((struct ut_reg *)reg)->status) != &ut_pending;
 }
 
-static int has_ring(void *reg)
-{
-	return ut_reg_has_ring(reg);
-}
-
-/* With the lock held: the state that the program's events of this registration show. */
+/* With the lock held: the state that the program's events of this registration show, on if there is none. */
 static int is_on(struct ut_reg *reg)
 {
 	const uint8_t *status = atomic_load(&reg->status), *inherited = atomic_load(&reg->inherited);
 
 	if (status == &ut_pending)
-		return inherited && *(const volatile uint8_t *)inherited;
+		return !inherited || *(const volatile uint8_t *)inherited;
 	return *(const volatile uint8_t *)status != 0;
 }
 
-/* Waits within the patience for an answer, or for a ring. With the lock held; the session may end. */
-static void settle(struct ut_reg *reg, int (*done)(void *))
+/* Waits within the patience for the first answer. With the lock held; the session may end. */
+static void wait_for_answer(struct ut_reg *reg)
 {
 	struct ut_session *s = reg->session;
 	uint64_t began = ut_clock_ns(), taken;
 
 	ut_begin(s, 0);
-	if (done == has_ring && !s->parents && !done(reg)) {
-		/* First look whether there is a daemon. Its ring needs no answer of that. */
-		ut_step(s, began);
-		ut_hold(s);
-	}
-	if (!done(reg))
-		ut_drive(s, done, reg, began + s->patience);
+	if (!is_heard(reg))
+		ut_drive(s, is_heard, reg, began + s->patience);
 	taken = ut_clock_ns() - began;
 	s->patience -= taken < s->patience ? taken : s->patience;
-	if (reg->session && !done(reg) && atomic_load(&reg->status) == &ut_pending) { /* until the answer comes */
-		const uint8_t *inherited = atomic_load(&reg->inherited);
-
-		ut_reg_point(reg, inherited ? inherited : &ut_off);
-	}
+	if (reg->session && !is_heard(reg)) /* until the answer comes */
+		ut_reg_point(reg, &ut_off);
 	ut_thread_start();
 }
 
@@ -295,20 +286,33 @@ static int must_not_wait(void)
 int ut_reg_settle(struct ut_reg *reg)
 {
 	int error = errno;
+	struct ut_session *s;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return ut_reg_has_ring(reg);
 	ut_lock();
 	ut_process_look();
-	if (reg->session && must_not_wait()) {
-		ut_begin(reg->session, 0);
-		/* (A child may end before the thread connects; but not before a caller that waits in it.) */
-		if (!reg->session->parents || ut_is_waiting)
-			ut_hold(reg->session);
-		ut_thread_start();
-		ut_wake();
-	} else if (reg->session) {
-		settle(reg, has_ring);
+	s = reg->session;
+	if (s) {
+		ut_begin(s, 0);
+		/* First look whether there is a daemon. The ring needs no answer of it. */
+		if (!ut_process_is_on_small_stack())
+			ut_step(s, ut_clock_ns());
+		else if (s->state == UT_NEW)
+			s->due = 1; /* the thread's task */
+		if (!s->parents)
+			ut_hold(s);
+		while (s->parents && s->state == UT_NEW && !must_not_wait()) {
+			/* The daemon's queue is full: slower children may all find room there. */
+			ut_unlock();
+			syscall(SYS_nanosleep, &(struct timespec){0, UT_BUSY_NS}, NULL);
+			ut_lock();
+			ut_step(s, ut_clock_ns());
+		}
+		if (ut_thread_is_running())
+			ut_wake();
+		else
+			ut_thread_start();
 	}
 	ut_unlock();
 	errno = error;
@@ -327,7 +331,7 @@ int ut_reg_look(struct ut_reg *reg)
 		ut_lock();
 		ut_process_look();
 		if (reg->session)
-			settle(reg, is_heard);
+			wait_for_answer(reg);
 		ut_unlock();
 		errno = error;
 		return *(const volatile uint8_t *)atomic_load(&reg->status) != 0;
@@ -357,9 +361,8 @@ int ut_reg_lose(struct ut_reg *reg)
 
 	ut_lock();
 	s = reg->session;
-	is_lost = s && s->parents && s->state != UT_FORKED &&
-		  (s->state == UT_WAITING || !s->patience || ut_is_waiting || ut_process_is_on_small_stack()) &&
-		  is_on(reg);
+	/* (Not if nothing was tried yet.) */
+	is_lost = s && s->parents && s->state != UT_FORKED && (s->state != UT_NEW || s->due) && is_on(reg);
 	if (is_lost)
 		ut_reg_count_cut_off(reg);
 	ut_unlock();
@@ -525,7 +528,8 @@ int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 }
 
 /* Or cannot: there is no connection, and none is being made. A daemon that has the ring needs the
- * registrations, and finds both also when this process has ended. */
+ * registrations, and finds both also when this process has ended; unless it refuses the connection, so a
+ * program waits for its first answer. (Children look before they connect.) */
 static int has_sent_all(void *session)
 {
 	struct ut_session *s = session;
@@ -536,10 +540,12 @@ static int has_sent_all(void *session)
 		return ut_ring_is_taken_in(s->ring);
 	case UT_OFFERED:
 	case UT_UP:
-		return ut_ring_is_taken_in(s->ring) || (!s->out.size && !s->to_ask);
+		return ut_ring_is_taken_in(s->ring) ||
+		       (!s->out.size && !s->to_ask &&
+			(s->forked_at || !s->nr_asked || s->asked[0].about != UT_ABOUT_RING));
 	case UT_SOCKET:
 	case UT_SENDS:
-		return ut_ring_is_taken_in(s->ring) && !s->batch_size && (s->state == UT_SOCKET || !s->out.size);
+		return ut_ring_is_taken_in(s->ring) && !s->batch_size && (!ut_sends(s) || !s->out.size);
 	default:
 		return 1;
 	}

@@ -80,10 +80,9 @@ int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_
 /* Like ut_drive, for an answer of the daemon; gives up when none can come. */
 int ut_await(struct ut_session *session, int (*done)(void *), void *arg);
 
-/* Without the lock: an event that is about to be written has no place. Makes the ring, and connects. Waits,
- * within the patience, only in a child: while the daemon has too many new connections, and if records go over
- * the socket. In a signal handler in a waiting thread or on a small stack it leaves connecting to the thread.
- * Returns whether it has a place now. */
+/* Without the lock: an event that is about to be written has no place. Makes the ring, and connects; on a
+ * small stack it leaves that to the thread. A child waits up to UT_CROWDED_NS while the daemon has too many
+ * new connections. Returns whether it has a place now. */
 int ut_reg_settle(struct ut_reg *reg);
 /* For a test of a pending event: whether it is on; waits for the answer within the patience. A child gets its
  * parent's answer, and connects after some time, because it must outlive its parent's daemon. */

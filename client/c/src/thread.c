@@ -251,7 +251,7 @@ static void wake(uint32_t ring)
 	}
 	ut_lock();
 	for (struct ut_session *s = ut_sessions; s; s = s->next)
-		if (s->ring == ring && s->forked_at && s->state == UT_SENDS)
+		if (s->ring == ring && s->forked_at && ut_sends(s))
 			ut_step(s, ut_clock_ns());
 	ut_wake();
 	ut_unlock();

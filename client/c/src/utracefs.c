@@ -229,6 +229,13 @@ int utracefs_is_wanted(const struct utracefs_event *event)
 	return *__atomic_load_n(&event->state, __ATOMIC_RELAXED) != 0;
 }
 
+int utracefs_may_emit(const struct utracefs_event *event)
+{
+	struct ut_reg *reg = ut_reg_of_event(event);
+
+	return reg && ut_reg_may_emit(reg);
+}
+
 int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved)
 {
 	struct ut_reg *reg = ut_reg_of_event(event);

@@ -18,6 +18,7 @@ int main(int argc, char **argv)
 	uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
 	struct in_addr where = {htonl(0x7f000001)};
 	struct utracefs_event_stats stats;
+	int is_on;
 
 	UTRACEFS_EMIT(c_request, 200, 1834, "/x");
 	UTRACEFS_EMIT(c_request, 404, 0, NULL);
@@ -27,8 +28,9 @@ int main(int argc, char **argv)
 	UTRACEFS_EMIT(c_plain);
 	for (uint64_t i = 0; i < count; i++)
 		UTRACEFS_EMIT(c_small, i, 5);
+	is_on = utracefs_enabled(&c_request);
 	utracefs_event_stats(&c_small, &stats);
-	printf("enabled %d lost %lu refused %lu error %d\n", utracefs_enabled(&c_request), (unsigned long)stats.lost,
+	printf("enabled %d lost %lu refused %lu error %d\n", is_on, (unsigned long)stats.lost,
 	       (unsigned long)stats.refused, utracefs_event_error(&c_request, NULL, 0));
 	return 0;
 }

@@ -45,6 +45,7 @@ int main(void)
 	uint64_t ids[3];
 	int ends[2];
 
+	utracefs_enabled(&c_order_begin); /* waits for the first answer; before that they count as on */
 	{
 		UTRACEFS_SPAN(c_order, number(), "outer");
 		inner(1);

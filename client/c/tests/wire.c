@@ -94,10 +94,10 @@ int main(void)
 				puts("");
 			}
 		} else if (strncmp(line, "mapped ", 7) == 0) {
-			uint64_t value = 0, writers;
+			uint64_t value = 0;
 
 			bytes = bytes_of(line + 7, &size);
-			if (ut_parse_size((struct ut_in){bytes, bytes + size}, &value, &writers))
+			if (ut_parse_number((struct ut_in){bytes, bytes + size}, "size", &value))
 				puts("broken");
 			else
 				printf("%llu\n", (unsigned long long)value);

@@ -30,17 +30,17 @@ from utracefsd.machine import closing
 from utracefsd.machine.peer import stranger
 from utracefsd.machine.shares import Resource, Shares
 
-# Sockets of a user that were taken off the queue and wait for a connection: half of the user's limit, so that
-# all of his programs can come back at once after a restart.
-MAX_ARRIVED = 512
+# Sockets of a user that were taken off the queue and wait for a connection: the user's limit, so that all of
+# his programs can come back at once after a restart.
+MAX_ARRIVED = 1024
 
 # Of all users, twice as many. Beyond it, sockets of a user are refused who has at least half of all that
 # wait. They are descriptors that no user is charged for yet, from RESERVED_DESCRIPTORS of server/serve.py.
 MAX_ARRIVED_IN_ALL = 2 * MAX_ARRIVED
 
-# From this part of them on, forked children of the user's programs wait before they connect (`behind`); below
-# half of that no longer. The kernel's queue has room behind it.
-BEHIND_PART = 4
+# From this part of them on, forked children of the user's programs do not connect (`behind`), until they are
+# half as many. The kernel's queue (BACKLOG of server/listeners.py) has room behind it.
+BEHIND_PART = 2
 
 # Largest part of all descriptors for producers that they may be; a small limit means a small reserve.
 ARRIVED_PART = 4

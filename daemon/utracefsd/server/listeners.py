@@ -18,10 +18,10 @@ from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 from utracefsd.daemon_log import daemon_log
 from utracefsd.server.sd_notify import ListenFd
 
-# Length of the queue of connections that wait to be accepted. It is first come, first served, so a flood
-# in it delays every other connection until it is accepted (20 us each). With a full queue connect(2) waits,
-# or fails and the program tries again after some milliseconds, as utracefs clients do.
-BACKLOG = 128
+# Length of the queue of connections that wait to be accepted, as in systemd/utracefsd.socket. It is first
+# come, first served, so a flood in it delays every other connection until it is accepted (20 us each). With a
+# full queue connect(2) fails: a program tries again after some milliseconds, a forked child loses its record.
+BACKLOG = 512
 
 
 @contextlib.contextmanager

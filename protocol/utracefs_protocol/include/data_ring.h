@@ -47,11 +47,8 @@
  *   counted[]       the daemon only, for its successor (dr_forget_lost_of).
  *   wait_us         the daemon, while a lossless reader is attached; the producer clears it when the daemon
  *                   is gone. waited_at: producers.
- *   behind          the daemon stores DR_BEHIND or 0, children of the producer set and clear DR_IN_VAIN, the
- *                   producer stores 0 when the daemon is gone. Each bit is advice that may come late: it
- *                   decides whether a child connects now, waits, or counts its record as lost, and each of
- *                   these is in a number. So relaxed stores are enough, and a store that takes the other
- *                   side's bit away costs one attempt.
+ *   behind          the daemon, for children of the producer; the producer stores 0 when the daemon is gone.
+ *                   It is advice that may come late: a child connects now, or counts its record as lost.
  *   need_wakeup     the daemon sets it to 1 before it sleeps; the producer that exchanges it to 0 rings the
  *                   doorbell.
  *
@@ -199,7 +196,7 @@ struct dr_header {
 	_Atomic uint32_t names;
 	_Atomic uint64_t tsc_rate; /* 2^32 times nanoseconds per tick of the TSC, for durations; 0: not known */
 	_Atomic uint32_t wait_us;  /* how long a producer may wait for room; 0: not at all, a full ring loses */
-	_Atomic uint32_t behind;   /* DR_BEHIND, DR_IN_VAIN: for children of the producer that want to connect */
+	_Atomic uint32_t behind;   /* DR_BEHIND or 0: for children of the producer that want to connect */
 	_Atomic uint64_t waited_at; /* tail + 1 where one has waited in vain: none waits until tail has moved */
 };
 
@@ -211,8 +208,6 @@ struct dr_header {
 /* In `behind`: many connections of this user wait, and more may be refused. A child that ends at once would
  * not hear of a refusal, and its records would be in no number, so it does not connect now. */
 #define DR_BEHIND 1u
-/* A child has waited in vain: others do not wait, until one gets a connection. */
-#define DR_IN_VAIN 2u
 /* In a record's flags. */
 #define DR_TSC 1u
 #define DR_NAMED 2u

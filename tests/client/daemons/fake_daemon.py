@@ -82,6 +82,7 @@ class FakeDaemon:
     def __init__(self, directory: Path, *, status_size: int = 8192) -> None:
         self.directory = directory
         self.status_size = status_size
+        self.protocol = 2
         self.clients: list[Client] = []
         """All that ever connected, in order."""
         self.refuse: dict[bytes, tuple[int, str]] = {}
@@ -205,7 +206,7 @@ class FakeDaemon:
             case "DIAG_IOCSREG":
                 answer = self._register(client, request)
             case "mmap_status":
-                answer = encode_response(request.msgid, {"size": self.status_size})
+                answer = encode_response(request.msgid, {"size": self.status_size, "protocol": self.protocol})
                 fds = [self._status_fd]
             case "sync":
                 answer = encode_response(request.msgid, None)
@@ -227,9 +228,13 @@ class FakeDaemon:
         index = self._indexes.setdefault(command, len(self._indexes) + 1)
         if command in self.enabled_from_start:
             self.set_status(command, 1)
-        if command not in client.names:
-            client.names.append(command)
-        result = {"status_index": index, "write_index": client.names.index(command), "id": 20 + index}
+        names, wanted = client.names, len(client.names)
+        if self.protocol > 1 and "write_index" in request.params[0]:
+            wanted = request.params[0]["write_index"]
+        elif command in names:
+            wanted = names.index(command)
+        names += [b""] * (wanted - len(names)) + [command] * (wanted >= len(names))
+        result = {"status_index": index, "write_index": wanted, "id": 20 + index}
         return encode_response(request.msgid, result)
 
     def notify(self, client: Client, method: str, params: list[Any]) -> None:

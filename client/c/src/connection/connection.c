@@ -6,7 +6,8 @@
  * that the session gives to its registrations. A new connection hands it over (adopt_ring), and then sends
  * all registrations with their numbers, without waiting: so the records of a child that ends at once arrive,
  * too. After a restart the next daemon gets the same ring in the same way, and continues where its
- * predecessor stopped. A daemon that does not take the ring gets its records over the socket (sending.c).
+ * predecessor stopped. A daemon that does not take the ring gets its records over the socket (sending.c):
+ * those of a child right behind its registrations, since it may end, those of a program after the answers.
  * When all answers have come, one step, `move_all`, maps the status page.
  *
  * The daemon's values are trusted unless they could crash the program: a broken message, a number out of
@@ -19,7 +20,6 @@
 #include "connection.h"
 
 #define LAST_BACK_OFF_NS 1000000000ull
-#define BUSY_NS 1000000ull /* until the next attempt, if the daemon has too many new programs */
 
 uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
@@ -39,7 +39,8 @@ static void give_up_waiting(struct ut_session *s)
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
 		const uint8_t *inherited = s->parents ? atomic_load(&reg->inherited) : NULL;
 
-		if (atomic_load(&reg->status) == &ut_pending)
+		/* (A child counts its records in its parent's ring, if it does not know that the event is off.) */
+		if (atomic_load(&reg->status) == &ut_pending && (inherited || !s->parents))
 			ut_reg_point(reg, inherited ? inherited : &ut_off);
 	}
 }
@@ -53,8 +54,6 @@ void ut_reg_count_cut_off(struct ut_reg *reg)
 
 	if (counters)
 		dr_count_lost(counters, reg->number);
-	if (counters && s->parents && s->patience <= BUSY_NS)
-		atomic_fetch_or_explicit(&counters->header->behind, DR_IN_VAIN, memory_order_relaxed);
 	atomic_fetch_add(&reg->lost, 1);
 }
 
@@ -126,34 +125,15 @@ void ut_hold(struct ut_session *s)
 
 /* ---- connecting */
 
-/* In a child that was never up: dr_header.behind of its parent's ring; or NULL. */
-static _Atomic uint32_t *behind_of(const struct ut_session *s)
+/* Whether a child does not try to connect now, because the daemon might refuse it: it may end before it
+ * knows, and the records in its ring would be in no number. Without a connection it counts them in its
+ * parent's ring. (One that lives on tries all the same.) */
+static int may_be_refused(const struct ut_session *s)
 {
 	struct data_ring *counters = s->parents ? ut_ring_counters(s->parents) : NULL;
 
-	return counters && !dr_is_closed(counters) ? &counters->header->behind : NULL;
-}
-
-/* A descriptor, or -errno. -EAGAIN: the daemon's queue has no room for a connection, or the daemon might
- * refuse it. A child does not try then: it may end before it knows, and the records in its ring would be in
- * no number; without a connection it counts them in its parent's ring. (One that lives on tries all the
- * same.) */
-static int try_to_connect(struct ut_session *s, uint64_t now)
-{
-	_Atomic uint32_t *behind = behind_of(s);
-	uint32_t seen = behind ? atomic_load_explicit(behind, memory_order_relaxed) : 0;
-	int may_wait = s->patience > BUSY_NS && !(seen & DR_IN_VAIN), fd = -EAGAIN;
-
-	if (!(seen & DR_BEHIND) || s->back_off > UT_FIRST_BACK_OFF_NS)
-		fd = ut_connect(s->settings.directories, "user_events_data");
-	if (fd >= 0 && seen & DR_IN_VAIN)
-		atomic_fetch_and_explicit(behind, ~DR_IN_VAIN, memory_order_relaxed);
-	if (fd == -EAGAIN && may_wait) {
-		s->patience -= BUSY_NS;
-		s->due = now + BUSY_NS;
-		return -EINPROGRESS;
-	}
-	return fd;
+	return counters && !dr_is_closed(counters) && s->back_off == UT_FIRST_BACK_OFF_NS &&
+	       atomic_load_explicit(&counters->header->behind, memory_order_relaxed) & DR_BEHIND;
 }
 
 /* The reasons that have nothing to do with whether there is a daemon, and whether it serves this user. */
@@ -175,69 +155,6 @@ static void back_off(struct ut_session *s, uint64_t now)
 	if (!s->parents) /* otherwise it is its parent's, whose state it has */
 		unmap_status(s);
 	give_up_waiting(s);
-}
-
-static void begin_enablers(struct ut_session *s)
-{
-	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
-		enabler->state = UT_TO_ASK;
-	ut_ask(s, UT_ABOUT_NOTIFY, NULL);
-}
-
-static void start_connection(struct ut_session *s, uint64_t now)
-{
-	int fd, error;
-
-	if (!s->memory) {
-		void *at = mmap(NULL, UT_MEMORY_BYTES, PROT_READ | PROT_WRITE,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-		if (at == MAP_FAILED) {
-			s->error = -ENOMEM;
-			back_off(s, now);
-			return;
-		}
-		s->memory = at;
-	}
-	fd = try_to_connect(s, now);
-	if (fd == -EINPROGRESS)
-		return;
-	error = fd < 0 ? fd : ut_take(&s->socket, fd);
-	if (!error && !(s->flags & UT_TOKENS)) {
-		error = make_ring(s, s->settings.ring_bytes);
-		if (error && !s->parents) {
-			ut_warn(s, "events are off: no memory for their records (%s)", ut_error_name(-error));
-			error = 0;
-		}
-	}
-	if (error) {
-		if (s->parents && !ut_outlets[s->ring].was_read)
-			ut_session_give_up(s, &s->ring, 1); /* made by ut_hold */
-		ut_close(&s->socket);
-		s->error = error;
-		back_off(s, now);
-		return;
-	}
-	s->error = 0;
-	s->is_notified = 0;
-	s->in_size = 0;
-	s->out = (struct ut_out){.data = s->memory + UT_IN_BYTES, .room = UT_OUT_BYTES};
-	s->out_sent = s->batch_size = s->batch_sent = 0;
-	if (s->state == UT_NEW && s->ring && ut_ring_has_file(s->ring)) {
-		ut_outlets[s->ring].by_socket = 0;
-		ut_go(s, UT_OFFER);
-	}
-	if (s->state != UT_OFFERED || ut_send_offer(s))
-		ut_go(s, s->state == UT_OFFERED ? UT_REFUSE : UT_PLAIN);
-	ut_ask_anew(s);
-	if (s->flags & UT_TOKENS)
-		begin_enablers(s);
-	else
-		ut_ask(s, UT_ABOUT_STATUS, NULL);
-	/* Over the socket a child's records go one by one, when it is up: it may end at any time, and until then
-	 * counts in its parent's ring. */
-	if (s->state == UT_SOCKET && !s->parents)
-		set_places(s);
 }
 
 void ut_close_connection(struct ut_session *s)
@@ -289,6 +206,102 @@ static void lose_connection(struct ut_session *s, uint64_t now, int error)
 	back_off(s, now);
 }
 
+/* The daemon does not take the ring. If another one has read it, the place up to which is known to that one
+ * only. */
+static int take_ring_back(struct ut_session *s)
+{
+	int error = 0;
+
+	if (s->ring && ut_outlets[s->ring].was_read) {
+		ut_session_give_up(s, &s->ring, 1);
+		error = make_ring(s, 0);
+	}
+	ut_start_sending(s);
+	set_places(s);
+	return error;
+}
+
+static void begin_enablers(struct ut_session *s)
+{
+	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
+		enabler->state = UT_TO_ASK;
+	ut_ask(s, UT_ABOUT_NOTIFY, NULL);
+}
+
+/* All that needs no answer, in one call, with the ring. 0, or -errno with nothing sent. */
+static int send_first(struct ut_session *s)
+{
+	s->out = (struct ut_out){.data = s->memory + UT_IN_BYTES, .room = UT_OUT_BYTES};
+	s->out_sent = s->nr_asked = 0;
+	ut_ask_anew(s);
+	if (s->state == UT_OFFERED)
+		ut_ask(s, UT_ABOUT_RING, NULL);
+	if (s->flags & UT_TOKENS)
+		begin_enablers(s);
+	else
+		ut_ask(s, UT_ABOUT_STATUS, NULL);
+	ut_ask_registrations(s);
+	return ut_send_first(s);
+}
+
+static void start_connection(struct ut_session *s, uint64_t now)
+{
+	int fd, error;
+
+	if (!s->memory) {
+		void *at = mmap(NULL, UT_MEMORY_BYTES, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (at == MAP_FAILED) {
+			s->error = -ENOMEM;
+			back_off(s, now);
+			return;
+		}
+		s->memory = at;
+	}
+	fd = may_be_refused(s) ? -EAGAIN : ut_connect(s->settings.directories, "user_events_data");
+	if (fd == -EAGAIN && s->patience) { /* a program's records have a place, a child waits for a moment */
+		s->patience -= s->patience < UT_BUSY_NS ? s->patience : UT_BUSY_NS;
+		s->due = now + UT_BUSY_NS;
+		return;
+	}
+	error = fd < 0 ? fd : ut_take(&s->socket, fd);
+	if (!error && !(s->flags & UT_TOKENS)) {
+		error = make_ring(s, s->settings.ring_bytes);
+		if (error && !s->parents) {
+			ut_warn(s, "events are off: no memory for their records (%s)", ut_error_name(-error));
+			error = 0;
+		}
+	}
+	if (error) {
+		ut_close(&s->socket);
+		s->error = error;
+		back_off(s, now);
+		return;
+	}
+	s->error = 0;
+	s->is_notified = 0;
+	s->in_size = 0;
+	s->batch_size = s->batch_sent = 0;
+	s->is_old |= s->state == UT_OLDER;
+	s->asked = (struct ut_asked *)(s->memory + UT_ASKED_AT);
+	if (s->state == UT_NEW && s->ring && ut_ring_has_file(s->ring)) {
+		ut_outlets[s->ring].by_socket = 0;
+		ut_go(s, UT_OFFER);
+		if (!send_first(s))
+			return;
+	}
+	ut_go(s, s->state == UT_OFFERED ? UT_REFUSE : UT_PLAIN);
+	error = send_first(s);
+	if (error) {
+		if (s->parents)
+			ut_session_give_up(s, &s->ring, 1);
+		lose_connection(s, now, error);
+	} else if (ut_sends(s)) {
+		take_ring_back(s);
+	}
+}
+
 /* ---- answers */
 
 static int next_fd(struct ut_session *s, struct ut_descriptor *descriptor)
@@ -303,21 +316,27 @@ static int next_fd(struct ut_session *s, struct ut_descriptor *descriptor)
 
 static int status_came(struct ut_session *s, const struct ut_message *message)
 {
-	struct stat found = {0};
-	uint64_t size, writers;
+	struct stat found;
+	uint64_t size, protocol;
 
 	if (message->error) {
 		ut_warn(s, "events are off: %s", message->text);
 		return -ENOTCONN;
 	}
-	if (s->status_fd.fd >= 0 || ut_parse_size(message->result, &size, &writers) ||
-	    next_fd(s, &s->status_fd))
+	s->takes_writers = protocol = 0;
+	if (s->status_fd.fd >= 0 || ut_parse_number(message->result, "size", &size) ||
+	    ut_parse_number(message->result, "writers", &s->takes_writers) == -EPROTO ||
+	    ut_parse_number(message->result, "protocol", &protocol) == -EPROTO || next_fd(s, &s->status_fd))
 		return -EPROTO;
 	/* Beyond the file's end the mapping would cause SIGBUS in the program. */
 	if (size == 0 || size > UT_STATUS_BYTES || fstat(s->status_fd.fd, &found) || (uint64_t)found.st_size < size)
 		return ut_is_ours(&s->status_fd) ? -EPROTO : -EBADF;
+	if (protocol < 2 && ut_sends(s) && !s->is_old) {
+		ut_go(s, UT_TOO_OLD);
+		return -EBADF;
+	}
+	s->is_old = protocol < 2;
 	s->status_size = (uint32_t)size;
-	s->takes_writers = writers == 1;
 	s->back_off = UT_FIRST_BACK_OFF_NS;
 	return 0;
 }
@@ -342,7 +361,7 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 		ut_warn(s, "the daemon does not take the data ring, records go over the socket: %s", message->text);
 		ut_go(s, UT_REFUSE);
 	}
-	return 0;
+	return ut_sends(s) ? take_ring_back(s) : 0;
 }
 
 /* From now on the event is on or off as its byte says. */
@@ -518,25 +537,10 @@ static int receive(struct ut_session *s)
 
 /* ---- the step that moves all events together */
 
-/* The daemon does not take the ring. If another one has read it, the place up to which is known to that one
- * only. */
-static int take_ring_back(struct ut_session *s)
-{
-	int error = 0;
-
-	if (s->ring && ut_outlets[s->ring].was_read) {
-		ut_session_give_up(s, &s->ring, 1);
-		error = make_ring(s, 0);
-	}
-	ut_start_sending(s);
-	set_places(s);
-	return error;
-}
-
 static int move_all(struct ut_session *s)
 {
 	void *at = mmap(s->status_area, s->status_size, PROT_READ, MAP_SHARED | MAP_FIXED, s->status_fd.fd, 0);
-	int error = at == MAP_FAILED ? -errno : s->state == UT_SOCKET ? take_ring_back(s) : 0;
+	int error = at == MAP_FAILED ? -errno : s->state == UT_SOCKET && !ut_is_early(s) ? take_ring_back(s) : 0;
 
 	for (struct ut_reg *reg = s->regs; reg && !error; reg = reg->next)
 		if (reg->state == UT_ANSWERED)
@@ -552,19 +556,16 @@ static int move_all(struct ut_session *s)
 
 static int advance(struct ut_session *s)
 {
+	int waits = s->to_ask != NULL;
+
 	if (s->flags & UT_TOKENS)
 		return 0;
-	if (ut_is_up(s->state)) {
-		if (!s->nr_asked && !s->to_ask)
-			s->patience = s->settings.patience_ns; /* all answers have come */
+	for (unsigned i = 0; i < s->nr_asked && !waits; i++)
+		waits = s->asked[i].about < UT_ABOUT_REG || (s->asked[i].about == UT_ABOUT_REG && s->asked[i].what);
+	if (waits)
 		return 0;
-	}
-	if (s->status_fd.fd < 0 || s->to_ask)
-		return 0;
-	for (unsigned i = 0; i < s->nr_asked; i++)
-		if (s->asked[i].about == UT_ABOUT_RING || (s->asked[i].about == UT_ABOUT_REG && s->asked[i].what))
-			return 0;
-	return move_all(s);
+	s->patience = s->settings.patience_ns; /* all answers have come */
+	return ut_is_up(s->state) ? 0 : move_all(s);
 }
 
 static int is_taken_away(const struct ut_session *s)
@@ -584,7 +585,7 @@ static void connect_again(struct ut_session *s, uint64_t now)
 
 void ut_step(struct ut_session *s, uint64_t now)
 {
-	int error = 0;
+	int error;
 
 	if (ut_process_is_guest()) {
 		ut_wake(); /* descriptors opened or received here would be missing in the parent */
@@ -594,27 +595,27 @@ void ut_step(struct ut_session *s, uint64_t now)
 		s->patience = s->settings.patience_ns;
 		ut_go(s, UT_WANTED);
 	}
-	if ((s->state == UT_NEW || s->state == UT_OLDER) && now >= s->due)
-		start_connection(s, now);
-	for (int turns = 0; turns < 2 && !error && ut_is_connected(s->state); turns++) {
-		error = is_taken_away(s) ? -EBADF : receive(s);
-		if (!error)
-			error = advance(s);
-		if (!error) {
-			ut_ask_registrations(s);
-			error = s->state == UT_SENDS ? ut_send_records(s) : ut_send_out(s);
-			if (error == -EAGAIN)
-				error = 0;
-		}
-		if (error == -EBADF || (error && is_taken_away(s))) {
-			connect_again(s, now);
-			error = 0;
-		}
+	if (!ut_is_connected(s->state)) {
+		if ((s->state == UT_NEW || s->state == UT_OLDER) && now >= s->due)
+			start_connection(s, now);
+		return;
+	}
+	error = is_taken_away(s) ? -EBADF : receive(s);
+	if (!error)
+		error = advance(s);
+	if (!error) {
+		ut_ask_registrations(s);
+		error = ut_sends(s) ? ut_send_records(s) : ut_send_out(s);
+	}
+	if (!error || error == -EAGAIN)
+		return;
+	if (error == -EBADF || is_taken_away(s)) {
+		connect_again(s, now);
+		return;
 	}
 	if (error == -EPROTO)
 		ut_warn(s, "the daemon cannot be understood, disconnected");
-	if (error)
-		lose_connection(s, now, error);
+	lose_connection(s, now, error);
 }
 
 uint64_t ut_step_due(const struct ut_session *s)

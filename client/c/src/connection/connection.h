@@ -29,14 +29,20 @@ struct utracefs_event;
 #define UT_NO_NUMBER UINT32_MAX
 
 #define UT_ASKED 250u		    /* requests under way at a time; the daemon allows 256 */
+#define UT_ASKED_FIRST 2048u	    /* of a child, which may end before it reads: as many as its socket takes */
 #define UT_IN_BYTES (64u << 10)	    /* more than any message from the daemon */
 #define UT_OUT_BYTES (128u << 10)   /* several requests, or one record of the largest size */
 #define UT_STATUS_BYTES (256u << 10) /* an event has an id below 65536, so the status file has fewer bytes */
 
-/* ut_session.memory: input, output, records to be sent, one payload. */
-#define UT_MEMORY_BYTES (UT_IN_BYTES + 2 * UT_OUT_BYTES + DR_MAX_PAYLOAD + 1)
+/* ut_session.memory: input, output, records to be sent, one payload, requests under way. */
+#define UT_ASKED_AT (UT_IN_BYTES + 2 * UT_OUT_BYTES + ((DR_MAX_PAYLOAD + 8) & ~7u))
+#define UT_MEMORY_BYTES (UT_ASKED_AT + UT_ASKED_FIRST * sizeof(struct ut_asked))
 
 #define UT_FIRST_BACK_OFF_NS 50000000ull
+
+/* Until the next attempt, if the daemon has too many new connections; of a forked child in all. */
+#define UT_BUSY_NS 250000ull
+#define UT_CROWDED_NS (3 * UT_BUSY_NS)
 
 /* Time that callers wait for answers, in total until an answer comes: a stopped daemon must not delay a
  * program once for each of its events. After that, LATE for each. */
@@ -163,7 +169,8 @@ struct ut_session {
 	uint8_t *status_area; /* UT_STATUS_BYTES; zeros if there is no status */
 
 	int is_notified;  /* notify_enablers was sent */
-	int takes_writers; /* records on the socket may name their writer */
+	uint64_t takes_writers; /* records on the socket may name their writer */
+	int is_old;	/* the daemon takes no numbers of registrations */
 	uint32_t ring;	  /* outlives a connection. 0: none */
 	uint32_t parents; /* of a child that was never up: its parent's ring, to count in. 0: none */
 	struct dr_consumer taker; /* of UT_SENDS: of the ring */
@@ -173,10 +180,28 @@ struct ut_session {
 	struct ut_out out;
 	size_t out_sent;
 	size_t batch_size, batch_sent; /* of UT_SENDS: records from taker.tail on */
-	struct ut_asked asked[UT_ASKED];
+	struct ut_asked *asked; /* [UT_ASKED_FIRST] */
 	unsigned nr_asked;
 	uint32_t next_msgid;
 };
+
+/* Whether records over the socket wait for no answer: a child may end before it. */
+static inline int ut_is_early(const struct ut_session *session)
+{
+	return session->forked_at && !session->is_old;
+}
+
+/* Whether the ring's records go over the socket now. */
+static inline int ut_sends(const struct ut_session *session)
+{
+	return session->state == UT_SENDS || (session->state == UT_SOCKET && ut_is_early(session));
+}
+
+/* Whether registrations ask for the number that their records have. */
+static inline int ut_has_numbers(const struct ut_session *session)
+{
+	return session->state == UT_OFFERED || session->state == UT_UP || ut_is_early(session);
+}
 
 static inline void ut_go(struct ut_session *session, enum ut_input input)
 {
@@ -251,9 +276,9 @@ void ut_ask_registrations(struct ut_session *session);
 /* 0; -EAGAIN: the socket is full; or -errno. */
 int ut_send_bytes(struct ut_session *session, const uint8_t *data, size_t size, size_t *sent);
 int ut_send_out(struct ut_session *session);
-/* The request `adopt_ring`, with both descriptors beside its first byte, before all others. 0, or -errno with
- * nothing sent. */
-int ut_send_offer(struct ut_session *session);
+/* The first requests; of UT_OFFERED with both descriptors of the ring beside the first byte. 0, or -errno
+ * with nothing sent. */
+int ut_send_first(struct ut_session *session);
 
 /* ---- sending.c: with the lock held */
 

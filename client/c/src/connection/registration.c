@@ -51,7 +51,7 @@ struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index
 {
 	struct ut_reg *reg = write_index < 0 ? NULL : ut_reg_of(s, (uint32_t)write_index);
 
-	if (reg && reg != but && reg->state == UT_ANSWERED && reg->write_index == write_index)
+	if (reg && reg != but && reg->write_index == write_index && (reg->state == UT_ANSWERED || ut_is_early(s)))
 		return reg;
 	for (reg = s->state == UT_UP ? NULL : s->regs; reg; reg = reg->next)
 		if (reg != but && reg->number != UT_NO_NUMBER && reg->state == UT_ANSWERED &&

@@ -18,10 +18,14 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 		break;
 	case UT_ABOUT_REG:
 		ut_put_register(&s->out, asked->msgid, reg->command, reg->flags, reg->event_id, UT_NO_TOKEN,
-				s->state == UT_OFFERED || s->state == UT_UP ? reg->number : UT_NO_NUMBER);
+				ut_has_numbers(s) ? reg->number : UT_NO_NUMBER);
 		reg->state = UT_ASKED_FOR;
-		/* The daemon gets its records from here on, even if this process ends before anything is answered. */
-		if (s->state == UT_OFFERED || s->state == UT_UP)
+		/* The daemon gets its records from here on, even if this process ends before anything is answered;
+		 * over the socket a program sends them after the answer, and a child of an older daemon counts them
+		 * in its parent's ring until then. */
+		if (ut_has_numbers(s))
+			reg->write_index = reg->number;
+		if (ut_has_numbers(s) || !s->parents)
 			ut_reg_place(reg);
 		break;
 	case UT_ABOUT_ENABLER:
@@ -38,10 +42,11 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 int ut_ask(struct ut_session *s, enum ut_about about, void *what)
 {
 	struct ut_asked *asked = &s->asked[s->nr_asked];
+	const size_t most = 1024 + (about == UT_ABOUT_CALL ? DR_MAX_PAYLOAD : 0);
 
 	if (!ut_is_connected(s->state))
 		return -ENOTCONN;
-	if (s->nr_asked == UT_ASKED || UT_OUT_BYTES - s->out.size < DR_MAX_PAYLOAD + 1024)
+	if (s->nr_asked >= (s->parents ? UT_ASKED_FIRST : UT_ASKED) || UT_OUT_BYTES - s->out.size < most)
 		return -EAGAIN;
 	*asked = (struct ut_asked){s->next_msgid++, about, what};
 	s->nr_asked++;
@@ -103,7 +108,7 @@ int ut_send_out(struct ut_session *s)
 	return error;
 }
 
-int ut_send_offer(struct ut_session *s)
+int ut_send_first(struct ut_session *s)
 {
 	const struct ut_outlet *outlet = &ut_outlets[s->ring];
 	int fds[2] = {outlet->memory.fd, outlet->doorbell.fd};
@@ -112,19 +117,17 @@ int ut_send_offer(struct ut_session *s)
 		char bytes[CMSG_SPACE(sizeof(fds))];
 	} control = {.bytes = {0}};
 	struct cmsghdr *header = &control.align;
-	size_t size;
 	ssize_t sent;
 
-	ut_ask(s, UT_ABOUT_RING, NULL);
 	header->cmsg_level = SOL_SOCKET;
 	header->cmsg_type = SCM_RIGHTS;
 	header->cmsg_len = CMSG_LEN(sizeof(fds));
 	memcpy(CMSG_DATA(header), fds, sizeof(fds));
-	size = s->out.size;
-	sent = send_now(s, s->out.data, size, &control, sizeof(control));
-	s->out.size = s->out_sent = 0;
-	if (sent == (ssize_t)size)
-		return 0;
-	s->nr_asked = 0;
-	return sent < 0 ? -errno : -EPROTO; /* a new socket that does not take a request */
+	sent = send_now(s, s->out.data, s->out.size, s->state == UT_OFFERED ? &control : NULL,
+			s->state == UT_OFFERED ? sizeof(control) : 0);
+	if (sent < 0)
+		return -errno;
+	s->out_sent = (size_t)sent;
+	ut_send_out(s); /* (an error comes again with the next step) */
+	return 0;
 }

@@ -20,6 +20,12 @@ static uint8_t *batch_of(const struct ut_session *s)
 	return s->memory + UT_IN_BYTES + UT_OUT_BYTES;
 }
 
+/* Whether the daemon has its registration in front of its records. */
+static int is_known(const struct ut_session *s, const struct ut_reg *reg)
+{
+	return reg->state == UT_ANSWERED || (reg->state == UT_ASKED_FOR && ut_is_early(s));
+}
+
 static int has_room(const struct ut_session *s)
 {
 	return UT_OUT_BYTES - s->batch_size >= MAX_OBJECT;
@@ -73,7 +79,7 @@ static void put_losses(struct ut_session *s)
 
 		if (!count || !reg || reg->state == UT_REFUSED)
 			continue;
-		if (reg->state == UT_ANSWERED && has_room(s))
+		if (is_known(s, reg) && has_room(s))
 			put_loss(s, reg, count);
 		else
 			are_left = 1;
@@ -98,7 +104,7 @@ static void put_records(struct ut_session *s)
 		struct ut_reg *reg = ut_reg_of(s, taken.write_index & ~DR_REFUSED);
 		int is_unheard = reg && ahead.tail < reg->unheard_until;
 
-		if (reg && reg->state == UT_ANSWERED && !is_unheard) {
+		if (reg && is_known(s, reg) && !is_unheard) {
 			put_record(s, reg->write_index | (taken.write_index & DR_REFUSED), &taken, payload);
 			ahead.tail += taken.bytes;
 			continue;
@@ -217,7 +223,7 @@ void ut_lose_rest(struct ut_session *s)
 		put_losses(s);
 	ut_count_pending(s, 1);
 	for (struct ut_reg *reg = s->regs; reg && !error && has_room(s); reg = reg->next)
-		if (reg->pending && reg->state == UT_ANSWERED)
+		if (reg->pending && is_known(s, reg))
 			put_loss(s, reg, (uint32_t)reg->pending);
 	if (!error)
 		ut_send_bytes(s, batch_of(s), s->batch_size, &s->batch_sent);

@@ -14,6 +14,7 @@
  *                         TAKEN_AWAY       -> NEW
  *                         LOST             -> WAITING
  *     SOCKET              READY            -> SENDS
+ *                         TOO_OLD          -> OLDER
  *                         TAKEN_AWAY       -> NEW
  *                         LOST             -> WAITING
  *     UP                  TAKEN_AWAY       -> NEW

@@ -475,12 +475,6 @@ int ut_parse_number(struct ut_in in, const char *name, uint64_t *value)
 	return error ? error : take(&in, T_UINT, value);
 }
 
-int ut_parse_size(struct ut_in in, uint64_t *size, uint64_t *writers)
-{
-	*writers = 0;
-	return ut_parse_number(in, "size", size) || ut_parse_number(in, "writers", writers) == -EPROTO ? -EPROTO : 0;
-}
-
 int ut_parse_bytes(struct ut_in in, const char **data, size_t *size)
 {
 	return take_bytes(&in, data, size);

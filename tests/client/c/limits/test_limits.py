@@ -25,6 +25,7 @@ import pytest
 from tests.client.c.building import ROOT, SOURCE
 from tests.client.c.test_emit import WAYS, of_way
 from tests.client.c.test_thread import compiled
+from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess, own_directory
 from tests.integration.test_conservation import stats
 from tests.judges import needs
@@ -161,6 +162,18 @@ def test_the_program_does_as_without_tracing(
             pytest.fail(f"an emit waits each time: {before} {done}")
 
 
+@WAYS
+def test_no_emit_waits_for_a_stopped_daemon(daemon: DaemonProcess, program: Path, way: str) -> None:
+    """A program that had no answer yet, and its children. Records are in a number when the daemon continues,
+    but those of a program that has ended without a data ring and without an answer."""
+    with daemon.paused():
+        begin = time.monotonic()
+        done = run(program, "ehfFct", UTRACEFS_PATIENCE_S="50", **of_way(way))
+        took = time.monotonic() - begin
+    assert done.emits == 501 and took < 40
+    wait_for(lambda: sum(totals(daemon)) == {"ring": 501, "socket": 300}[way], what=lambda: totals(daemon))
+
+
 @NEEDS_ROOT
 def test_no_thread_can_be_made(built: Path, tmp_path: Path) -> None:
     """RLIMIT_NPROC, of another user: events are off."""
@@ -263,7 +276,7 @@ def test_a_sandbox_that_refuses_one_call(daemon: DaemonProcess, program: Path, e
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 def test_a_sandbox_that_kills(program: Path) -> None:
-    numbers = " ".join(map(str, CALLS["recvmsg"]))
+    numbers = " ".join(map(str, CALLS["sendmsg"]))
     assert run(program, "e", REFUSED=f"0 {numbers} -1", EARLY="1").own[0] == -signal.SIGSYS
 
 

@@ -22,7 +22,7 @@ def counts(work: Work, emitted: int) -> tuple[int, int]:
 
 @pytest.mark.usefixtures("patience")
 def test_children_in_a_row_that_end_at_once(work: Work) -> None:
-    """They are faster than the daemon, which would refuse some: they have ended, and would not hear of it."""
+    """They are faster than the daemon. None of them waits for its turn."""
     work.run(
         """
         for who in range(1000):
@@ -33,7 +33,9 @@ def test_children_in_a_row_that_end_at_once(work: Work) -> None:
             os.waitpid(pid, 0)
         """
     )
-    assert counts(work, 1000) == (1000, 0)
+    recorded, lost = counts(work, 1000)
+    assert recorded + lost == 1000
+    assert recorded > 500
 
 
 @pytest.mark.usefixtures("patience")
@@ -56,53 +58,48 @@ def test_900_children_at_once(work: Work) -> None:
 
 
 def test_children_in_a_row_beside_a_stopped_daemon(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel's queue takes some of them; the others are counted, and only the first of these waits."""
-    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "2")
-    took = work.run(
+    """The kernel's queue takes some of them; the others are counted, and wait for less than a millisecond."""
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "20")
+    waits = work.run(
         f"""
+        import resource
         os.kill({work.daemon.pid}, signal.SIGSTOP)
         try:
-            begin = time.monotonic()
-            for who in range(300):
+            for who in range(700):
                 pid = os.fork()
                 if not pid:
+                    begin = resource.getrusage(resource.RUSAGE_THREAD)
                     event.emit(who, 0)
-                    os._exit(0)
-                os.waitpid(pid, 0)
-            print(time.monotonic() - begin)
+                    os._exit(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - begin.ru_nvcsw)
+                print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         finally:
             os.kill({work.daemon.pid}, signal.SIGCONT)
         """
     )
-    recorded, lost = counts(work, 300)
-    assert recorded + lost == 300
-    assert recorded > 100 < lost
-    assert float(took) < 40, "150 that wait would take 300 s"
+    recorded, lost = counts(work, 700)
+    assert recorded + lost == 700
+    assert recorded > 400 and lost > 100
+    assert max(map(int, waits.split())) < 8, "of 0.25 ms each, three"
 
 
 def test_children_of_a_program_whose_user_has_many_connections_that_wait(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They do not connect: `behind` of the parent's ring, as the daemon sets it, and the children's bit."""
-    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "2")
-    said = work.run(
+    """They do not connect: `behind` of the parent's ring, as the daemon sets it."""
+    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "20")
+    work.run(
         """
         import ctypes
         with open("/proc/self/maps") as lines:
             maps = [line.split() for line in lines if "utracefs-data-ring" in line]
         start = min(int(line[0].split("-")[0], 16) for line in maps if line[2] == "00000000")
         behind = ctypes.c_uint32.from_address(start + 284)
-        def has_waited():
+        for behind.value in (1, 0):
             pid = os.fork()
             if not pid:
-                begin = time.monotonic()
                 event.emit(1, 0)
-                os._exit(time.monotonic() - begin > 1.5)
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        for word in (1, 3, 2, 0):
-            behind.value = word
-            print(has_waited(), behind.value)
+                os._exit(0)
+            os.waitpid(pid, 0)
         """
     )
-    assert said.splitlines() == ["1 3", "0 3", "0 0", "0 0"]
-    assert counts(work, 4) == (2, 2)
+    assert counts(work, 2) == (1, 1)
