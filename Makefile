@@ -110,10 +110,10 @@ lint: build $(VENV)/.developer
 	$(BIN)/lint-imports
 	@$(BIN)/python tests/test_sources.py
 
-# Without long tests, and without those whose judge is missing; the last line names them. TESTS=FILES: only these.
-TESTS :=
+# Without long tests, and without those whose judge is missing; the last line names them. ONLY=FILES: these.
+ONLY :=
 check: build $(VENV)/.developer test-tools
-	$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(ONLY)
 
 # The whole suite, which takes twice as long with it.
 coverage: build $(VENV)/.judges ci-tools
