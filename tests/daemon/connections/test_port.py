@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import socket
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,35 +24,11 @@ from utracefsd.machine.shares import Resource, Shares
 
 
 class TestScheduling:
-    def test_accept_and_receive(self, around: Around) -> None:
-        client = around.connect()
-        client.sendall(b"abc")
-        assert len(around.turn()) == 1
-        [file] = around.made
-        assert file.data == b"abc"
-        assert file.peer.pid == os.getpid()
-        assert len(around.port) == 1
-
     def test_idle_means_nothing_is_ready(self, around: Around) -> None:
         around.connect()
         around.turn()
         assert around.idle()
         assert around.port.next_deadline_ns() is None
-
-    def test_replies_are_sent_at_once(self, around: Around) -> None:
-        client, made = around.connected()
-        made.answer = lambda data: [(b"one", []), (b"two", [])]
-        client.sendall(b"?")
-        around.turn()
-        assert client.recv(100) == b"onetwo"
-
-    def test_descriptors_arrive(self, around: Around) -> None:
-        client = around.connect()
-        with open("/dev/null", "rb") as null:
-            socket.send_fds(client, [b"x"], [null.fileno()])
-        around.turn()
-        [fd] = around.made[0].fds
-        os.close(fd)
 
     def test_a_flood_gets_its_share_and_no_more(self, around: Around) -> None:
         flooding, other = around.connect(), around.connect()
@@ -169,14 +144,6 @@ class TestTakeInAll:
         around.port.take_in_all()
         assert [bytes(file.data) for file in around.made] == [b"%d" % i for i in range(200)]
         assert all(file.closed_ns for file in around.made)
-
-    def test_ends_are_seen(self, around: Around) -> None:
-        client, made = around.connected()
-        client.sendall(bytes(1000))
-        client.close()
-        around.port.take_in_all()
-        assert len(made.data) == 1000
-        assert made.closed_ns
 
     def test_what_comes_meanwhile_waits(self, around: Around) -> None:
         """A producer that is as fast as the daemon must not delay the caller."""
@@ -547,23 +514,6 @@ def test_a_connection_that_speaks_for_another_process(tmp_path: Path) -> None:
         assert around.left == [user]
         around.port.belongs_to(around.made[2], user)
     assert shares.total(Resource.CONNECTIONS) == shares.total(Resource.DESCRIPTORS) == 0
-
-
-def test_close_sends_what_can_be_sent(around: Around) -> None:
-    client = around.connect()
-    client.sendall(b"x")
-    around.turn()
-    around.port.close()
-    assert read_all(client) == b""
-    assert around.made[0].closed_ns
-
-
-def test_credentials_are_the_kernels(around: Around) -> None:
-    around.connect()
-    around.turn()
-    expected = struct.unpack("3i", around.clients[0].getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    peer = around.made[0].peer
-    assert (peer.pid, peer.uid, peer.gid) == expected
 
 
 def hold(made: FakeConnection, answers: list[tuple[bytes, Sequence[int]] | None]) -> None:
