@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol.kernel_types import KERNEL_TYPES
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import (
     Declaration,
@@ -34,17 +33,6 @@ def refused(command: bytes) -> str:
 
 def matches(declaration: Declaration, args: bytes, repair: bool = True) -> bool:
     return normalized(args, repair_semicolons=repair) == declaration.fields_text()
-
-
-@pytest.mark.parametrize(("command", "line"), [row[:2] for row in KERNEL_TYPES])
-def test_as_the_kernel_shows_it(command: bytes, line: bytes) -> None:
-    declaration = parse(command)
-    assert declaration.canonical() == line
-    assert declaration.min_size == sum(field.size for field in declaration.fields)
-    # a line of dynamic_events can be fed back
-    assert parse(line) == declaration
-    assert matches(declaration, split_name(line)[1])
-    assert matches(declaration, split_name(command)[1])
 
 
 @pytest.mark.parametrize(

@@ -7,60 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.protocol.kernel_types import KERNEL_TYPES
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import Field, FieldKind, parse
 from utracefs_protocol.events.event_format import _split_declared, format_text, parse_format
-
-COMMON = b"""\
-\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
-\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
-\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
-\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
-"""
-
-
-@pytest.mark.parametrize(("command", "fields", "print_fmt"), [(row[0], *row[2:]) for row in KERNEL_TYPES])
-def test_as_the_kernel_shows_it(
-    command: bytes, fields: list[tuple[bytes, int, int, int]], print_fmt: bytes
-) -> None:
-    declaration = parse(command)
-    lines = b"".join(b"\tfield:%s;\toffset:%d;\tsize:%d;\tsigned:%d;\n" % row for row in fields)
-    name = command.split(b" ")[0]
-    assert format_text(name, 1039, declaration.fields) == (
-        b"name: "
-        + name
-        + b"\nID: 1039\nformat:\n"
-        + COMMON
-        + b"\n"
-        + lines
-        + b"\nprint fmt: "
-        + print_fmt
-        + b"\n"
-    )
-    assert declaration.min_size == sum(size for _, _, size, _ in fields)
-
-
-@pytest.mark.parametrize(("command", "print_fmt"), [(row[0], row[3]) for row in KERNEL_TYPES])
-def test_read_back(command: bytes, print_fmt: bytes) -> None:
-    declaration = parse(command)
-    read = parse_format(format_text(declaration.name, 1100, declaration.fields))
-    assert (read.name, read.id, read.print_fmt) == (declaration.name, 1100, print_fmt)
-    assert [field.name for field in read.common_fields] == [
-        b"common_type",
-        b"common_flags",
-        b"common_preempt_count",
-        b"common_pid",
-    ]
-    for found, declared in zip(read.fields, declaration.fields, strict=True):
-        assert (found.name, found.offset, found.size, found.signed, found.kind, found.is_string) == (
-            declared.name,
-            declared.offset,
-            declared.size,
-            declared.signed,
-            declared.kind,
-            declared.is_string,
-        )
 
 
 def test_readers_tell_fields_of_one_name_apart() -> None:
@@ -69,12 +18,6 @@ def test_readers_tell_fields_of_one_name_apart() -> None:
     assert [field.name for field in event.fields] == [b"a", b"a_3", b"a_2", b"a_4"]
     assert event.print_fmt == b'"a=%u a=%d a_2=%u a=%s", REC->a, REC->a_3, REC->a_2, __get_rel_str(a_4)'
     assert event.for_readers() is event
-
-
-def test_no_fields_leaves_two_blank_lines() -> None:
-    assert format_text(b"empty", 20, ()) == (
-        b"name: empty\nID: 20\nformat:\n" + COMMON + b'\n\nprint fmt: ""\n'
-    )
 
 
 def test_format_shows_the_number_of_a_fixed_array() -> None:
