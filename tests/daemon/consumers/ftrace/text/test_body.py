@@ -6,19 +6,15 @@ tests/conformance/6.12.117 has what a kernel printed for each kind of field: 08_
 import struct
 
 import pytest
-from hypothesis import given, settings
 
 from tests.daemon.consumers.ftrace.text.text_model import (
     BARE,
     TYPES,
-    Events,
-    entries_of,
     entry,
     model_value,
     one_event,
     renderer,
 )
-from utracefsd.consumers.ftrace.text._text import LINE_LIMIT
 
 
 @pytest.mark.parametrize(
@@ -63,18 +59,6 @@ def test_a_field_that_begins_or_ends_at_any_place(type_: bytes) -> None:
         data = entry(1041, bytes(range(1, 1 + length)))
         expected = b"".join(b" %s=%s" % (f.name, model_value(f, data)) for f in fields)
         assert render(0, 1, data) == name + b":" + expected + b"\n"
-
-
-@settings(max_examples=200)
-@given(entries_of())
-def test_bodies_against_the_model(made: tuple[Events, bytes]) -> None:
-    events, data = made
-    ((name, fields),) = events.values()
-    line = b"".join(b" %s=%s" % (field.name, model_value(field, data)) for field in fields)
-    line = name + b":" + (line or b"No fields found") + b"\n"
-    if len(line) > LINE_LIMIT:
-        line = b"[LINE TOO BIG]\n"
-    assert renderer(events, BARE).render_entry(0, 1, data) == line
 
 
 # ---- hostile entries, and ids that pass on

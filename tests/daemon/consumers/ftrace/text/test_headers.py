@@ -1,4 +1,4 @@
-"""The headers of `trace`, and the options that shape its text."""
+"""The headers of `trace` with options together; 09_trace_text.txt has each of them alone."""
 
 from functools import partial
 
@@ -9,47 +9,6 @@ from utracefsd.consumers.ftrace.text.headers import header
 
 trace_header = partial(header, kernel_release=b"6.12.117")
 ENTRIES = b"# tracer: nop\n#\n# entries-in-buffer/entries-written: 158/600   #P:2\n#\n"
-HEADERS = [
-    (
-        text_options(),
-        ENTRIES
-        + b"#                                _-----=> irqs-off/BH-disabled\n"
-        + b"#                               / _----=> need-resched\n"
-        + b"#                              | / _---=> hardirq/softirq\n"
-        + b"#                              || / _--=> preempt-depth\n"
-        + b"#                              ||| / _-=> migrate-disable\n"
-        + b"#                              |||| /     delay\n"
-        + b"#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION\n"
-        + b"#              | |         |   |||||     |         |\n",
-    ),
-    (
-        text_options(irq_info=False),
-        ENTRIES
-        + b"#           TASK-PID     CPU#     TIMESTAMP  FUNCTION\n"
-        + b"#              | |         |         |         |\n",
-    ),
-    (
-        text_options(record_tgid=True),
-        ENTRIES
-        + b"#                                          _-----=> irqs-off/BH-disabled\n"
-        + b"#                                         / _----=> need-resched\n"
-        + b"#                                        | / _---=> hardirq/softirq\n"
-        + b"#                                        || / _--=> preempt-depth\n"
-        + b"#                                        ||| / _-=> migrate-disable\n"
-        + b"#                                        |||| /     delay\n"
-        + b"#           TASK-PID       TGID    CPU#  |||||  TIMESTAMP  FUNCTION\n"
-        + b"#              | |           |       |   |||||     |         |\n",
-    ),
-    (
-        text_options(record_tgid=True, irq_info=False),
-        ENTRIES
-        + b"#           TASK-PID       TGID    CPU#     TIMESTAMP  FUNCTION\n"
-        + b"#              | |           |       |         |         |\n",
-    ),
-    (text_options(context_info=False), b"# tracer: nop\n#\n"),
-    (text_options(context_info=False, latency_format=True), b"# tracer: nop\n#\n"),
-    (text_options(verbose=True), b"# tracer: nop\n#\n"),
-]
 PREAMBLE = (
     b"# tracer: nop\n#\n"
     b"# nop latency trace v1.1.5 on 6.12.117\n"
@@ -60,19 +19,14 @@ PREAMBLE = (
     b"#    -----------------\n"
     b"#\n"
 )
-LATENCY_COLUMNS = (
-    b"#                    _------=> CPU#            \n"
-    b"#                   / _-----=> irqs-off/BH-disabled\n"
-    b"#                  | / _----=> need-resched    \n"
-    b"#                  || / _---=> hardirq/softirq \n"
-    b"#                  ||| / _--=> preempt-depth   \n"
-    b"#                  |||| / _-=> migrate-disable \n"
-    b"#                  ||||| /     delay           \n"
-    b"#  cmd     pid     |||||| time  |   caller     \n"
-    b"#     \\   /        ||||||  \\    |    /       \n"
-)
-HEADERS += [
-    (text_options(latency_format=True), PREAMBLE + LATENCY_COLUMNS),
+HEADERS = [
+    (
+        text_options(record_tgid=True, irq_info=False),
+        ENTRIES
+        + b"#           TASK-PID       TGID    CPU#     TIMESTAMP  FUNCTION\n"
+        + b"#              | |           |       |         |         |\n",
+    ),
+    (text_options(context_info=False, latency_format=True), b"# tracer: nop\n#\n"),
     (text_options(latency_format=True, verbose=True), PREAMBLE),
 ]
 
