@@ -439,10 +439,6 @@ def test_no_memory_leaves_the_ring_as_it_was() -> None:
     assert buffer.size_kb(0) == 11
 
 
-def test_the_bench_door() -> None:
-    assert 0 < RingBuffer(1, 64)._bench_append(10000, 16) < 10000
-
-
 # ---- losses before the buffer ----
 
 

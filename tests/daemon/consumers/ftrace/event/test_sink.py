@@ -294,13 +294,6 @@ def test_a_filter_that_goes_while_it_judges() -> None:
     assert numbers(probe) == (1, 0, 0)
 
 
-def test_the_bench_door() -> None:
-    event = tracepoint()
-    event.attach(FtraceProbe(ftrace()))
-    assert 0 < event._bench_emit(1000, bytes(4)) < 100_000
-    assert event.emitted == 1000
-
-
 def test_the_ids_of_recorded_events() -> None:
     """Overwritten or consumed records do not count, those of the spare do."""
     buffer = RingBuffer(2, 8)
