@@ -83,25 +83,6 @@ def test_it_keeps_its_event_alive(perf: PerfEvents, event: Event, table: EventTa
     assert len(table) == 0
 
 
-def test_samples(perf: PerfEvents, event: Event) -> None:
-    opened = opened_with(perf, {"config": event.id, "sample_period": 2, "data_pages": 4}, handle=9)
-    fd = opened.descriptor()
-    ring = mmap.mmap(fd, 5 * mmap.PAGESIZE)
-    os.close(fd)
-    for value in range(6):
-        write(event, value, cpu=2, ts_ns=100 + value)
-    samples = list(perf_records(PerfRingReader(ring)))
-    assert [struct.unpack_from("<I", s.raw, 8)[0] for s in samples if isinstance(s, Sample)] == [1, 3, 5]
-    assert {s.id for s in samples} == {opened.ioctl("ID")}
-    assert count(opened.read()) == 6
-    opened.ioctl("PERIOD", 1)
-    write(event)
-    write(event)
-    assert len(list(perf_records(PerfRingReader(ring)))) == 2
-    opened.close()
-    ring.close()
-
-
 @pytest.mark.parametrize(("watermark", "samples"), [(0, 2), (1, 1), (100, 1), (3072, 3), (1 << 31, 4)])
 def test_a_watcher_is_woken_at_the_watermark(
     perf: PerfEvents, table: EventTable, watermark: int, samples: int
@@ -131,25 +112,6 @@ def test_what_only_counts_cannot_be_waited_for(perf: PerfEvents) -> None:
         opened.ready()
     assert caught.value.errno == errno.EINVAL
     opened.close()
-
-
-def test_identifiers_differ(perf: PerfEvents) -> None:
-    opened = [opened_with(perf, {"name": "test"}, handle=handle) for handle in (5, 6)]
-    assert opened[0].ioctl("ID") != opened[1].ioctl("ID")
-    for one in opened:
-        one.close()
-
-
-def test_cpu_and_pid_are_filtered(perf: PerfEvents, event: Event) -> None:
-    on_cpu = opened_with(perf, {"name": "test", "cpu": 1}, handle=1)
-    of_pid = opened_with(perf, {"name": "test", "pid": os.getpid()}, handle=2)
-    write(event, cpu=1, pid=os.getpid())
-    write(event, cpu=0, pid=os.getpid())
-    write(event, cpu=1, pid=1)
-    assert count(on_cpu.read()) == 2
-    assert count(of_pid.read()) == 2
-    on_cpu.close()
-    of_pid.close()
 
 
 def test_multi_format_events_have_a_system_of_their_own(perf: PerfEvents, table: EventTable) -> None:
@@ -214,32 +176,6 @@ def test_ioctls_that_fail(perf: PerfEvents, attr: dict[str, Any], name: str, arg
         opened.ioctl(name, arg)
     assert errno.errorcode[caught.value.errno] == errno.errorcode[number], caught.value.text
     opened.close()
-
-
-def test_a_filter_is_refused_with_what_the_kernel_says(perf: PerfEvents) -> None:
-    with pytest.raises(TraceError, match="filter: Field not found at column 2: ") as caught:
-        opened_with(perf, {"name": "test", "filter": "b > 1"}, handle=1)
-    assert caught.value.errno == errno.EINVAL
-    opened = opened_with(perf, {"name": "test"}, handle=1)
-    with pytest.raises(TraceError, match=r"filter: Too many '\('"):
-        opened.ioctl("SET_FILTER", "(a > 1")
-    opened.close()
-
-
-def test_what_a_filter_rejects_is_filtered(perf: PerfEvents, event: Event) -> None:
-    at_open = opened_with(perf, {"name": "test", "filter": b"a >= 3"}, handle=1)
-    later = opened_with(perf, {"name": "test"}, handle=2)
-    for value in range(5):
-        assert write(event, value) == 0
-    later.ioctl("SET_FILTER", "a == 1 || CPU > 7 || a > 3")
-    for value in range(5):
-        assert write(event, value) == 0
-    assert (count(at_open.read()), count(later.read())) == (4, 7)
-    stats = event.tracepoint.stats_text()
-    assert b"perf:1: recorded 4 filtered 6 lost 0\n" in stats
-    assert b"perf:2: recorded 7 filtered 3 lost 0\n" in stats
-    at_open.close()
-    later.close()
 
 
 def test_a_filter_asks_for_the_name_of_the_thread(table: EventTable, event: Event) -> None:

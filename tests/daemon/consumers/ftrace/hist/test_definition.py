@@ -17,9 +17,7 @@ from utracefsd.machine.comms import Task
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        (b"keys=id", b"keys=id:vals=hitcount:sort=hitcount:size=2048"),
         (b"vals=sz,big.hex:key=id", b"keys=id:vals=hitcount,sz,big.hex:sort=hitcount:size=2048"),
-        (b"keys=id:vals=hitcount", b"keys=id:vals=hitcount:sort=hitcount:size=2048"),
         (
             b"keys=id:vals=hitcount,hitcount.percent",
             b"keys=id:vals=hitcount,hitcount.percent:sort=hitcount:size=2048",
