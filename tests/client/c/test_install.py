@@ -213,7 +213,7 @@ def test_numbers_of_arrays_in_c(tmp_path: Path, numbers: str, right: bool) -> No
     text = f"#include <utracefs.h>\n#define N 4\nUTRACEFS_EVENT(rows, (array, a, u32, {numbers}));"
     source = tmp_path / "rows.c"
     source.write_text(text)
-    command = ["gcc", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE / 'include'}", source]
+    command = ["gcc", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE / 'include'}", str(source)]
     assert (subprocess.run(command, capture_output=True, check=False).returncode == 0) is right
 
 
