@@ -134,14 +134,6 @@ def test_a_batch_is_a_part_of_the_ring(session: Session, attach: Attach) -> None
     assert numbers == list(range(40_000))
 
 
-def test_a_filter(session: Session, attach: Attach) -> None:
-    with attach(filter='a >= 5 && s != "s6"') as stream:
-        emit(session, "ev", *range(8))
-        assert [record.fields["a"] for record in islice(stream, 2)] == [5, 7]
-        emit(session, "ev", 9)
-        assert next(stream).fields["a"] == 9
-
-
 def test_selected_here(session: Session, attach: Attach) -> None:
     cpus = [(os.cpu_count() or 1) + 7]
     with attach(pids=[1], timeout_s=0.3) as none, attach(pids=[os.getpid()]) as ours:
@@ -303,13 +295,6 @@ def test_records_that_it_missed(session: Session, attach: Attach, utracefsd: Dae
             assert stream.missed_before is not None and stream.missed_before.events[0].count == 2
     with pytest.raises(ConnectionError):
         stream.missed()
-
-
-def test_it_detaches(session: Session, attach: Attach) -> None:
-    event = session.event("ev u32 a")
-    with attach("ev"):
-        wait_for(lambda: event)
-    wait_for(lambda: not event)
 
 
 def test_a_program_that_is_killed_detaches(session: Session, utracefsd: DaemonProcess) -> None:

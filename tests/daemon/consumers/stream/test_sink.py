@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from tests.daemon.consumers.stream.plain_reader import Comm, Format, Lost, PlainReader, Taken
 from tests.daemon.record_path import numbers, tracepoint, write
-from utracefs_protocol.events.declaration import parse
-from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.limits import MAX_PAYLOAD, MIN_STREAM_RING
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events._tracepoint import Tracepoint
@@ -34,17 +32,15 @@ def reader_of(sink: StreamSink) -> PlainReader:
 class Ring:
     """A stream of the events 1000, 1001, ..., and its reader."""
 
-    def __init__(self, events: int = 1, filter_text: bytes = b"", **options: Any) -> None:
+    def __init__(self, events: int = 1, **options: Any) -> None:
         self.sink = StreamSink(SIZE, **options)
         self.reader = reader_of(self.sink)
         self.events: list[Tracepoint] = []
         self.probes: list[StreamProbe] = []
-        fields = parse(b"test u32 a").fields
         for i in range(events):
             self.events.append(tracepoint(event_id=1000 + i))
             text = b"format of %d" % (1000 + i)
-            filter_ = parse_filter(filter_text, fields) if filter_text else None
-            self.probes.append(StreamProbe(self.sink, "stream:1", 1000 + i, partial(bytes, text), filter_))
+            self.probes.append(StreamProbe(self.sink, "stream:1", 1000 + i, partial(bytes, text)))
             self.events[-1].attach(self.probes[-1])
 
     def close(self) -> None:
@@ -231,35 +227,6 @@ def test_losses_behind_the_last_record_are_reported_when_there_is_room(ring: Rin
     assert ring.reader.take() == [Lost(1000, 1)]
     ring.sink.publish()
     assert ring.reader.take() == []
-
-
-def test_an_event_of_which_all_was_lost(ring: Ring) -> None:
-    more = Ring(events=2)
-    try:
-        fill(more)
-        write(more.events[1], bytes(4))
-        more.sink.publish()
-        more.reader.take()
-        more.sink.publish()
-        assert sorted(more.reader.take(), key=str) == [
-            Format(1001, b"format of 1001"),
-            Lost(1000, 1),
-            Lost(1001, 1),
-        ]
-    finally:
-        more.close()
-
-
-def test_a_filter() -> None:
-    ring = Ring(filter_text=b"a > 2")
-    try:
-        for i in range(5):
-            write(ring.events[0], struct.pack("<I", i))
-        ring.sink.publish()
-        assert [one.payload[0] for one in ring.reader.take() if isinstance(one, Taken)] == [3, 4]
-        assert numbers(ring.probes[0]) == (2, 3, 0)
-    finally:
-        ring.close()
 
 
 def test_invalid_records_are_refused() -> None:

@@ -21,8 +21,6 @@ from utracefsd.events.event_table import EventTable
 from utracefsd.machine import disk
 from utracefsd.machine._writer_names import WriterNames
 
-NOW_NS = 7
-
 
 class Bench:
     """The consumer, and readers of its streams."""
@@ -86,26 +84,6 @@ def test_events_that_are_there_and_that_come(bench: Bench, table: EventTable) ->
     bench.register(b"http_x u32 a")
     assert reader.rings() > 0
     assert reader.rings() == -1
-
-
-def test_the_format_comes_first(bench: Bench) -> None:
-    event = bench.register(b"ev u32 a")
-    _, reader = bench.open(b"ev")
-    emit(event, 5)
-    bench.streams.publish()
-    described, _ = reader.take()
-    assert isinstance(described, Format)
-    assert described.text.startswith(b"user_events\0name: ev\nID: %d\n" % event.id)
-    assert b"field:u32 a;" in described.text
-
-
-def test_several_streams_of_one_event(bench: Bench) -> None:
-    event = bench.register(b"ev u32 a")
-    _, one = bench.open(b"ev")
-    _, other = bench.open(b"*", filter=b"a > 1")
-    emit(event, 1, 2)
-    assert values(bench, one) == [(event.id, 1), (event.id, 2)]
-    assert values(bench, other) == [(event.id, 2)]
 
 
 def test_a_filter_leaves_out_what_it_does_not_fit(bench: Bench) -> None:
