@@ -10,6 +10,7 @@ import pytest
 
 from tests.daemon.restarting import daemon_in, die, finish, read, register, write
 from utracefs_protocol.errors import TraceError
+from utracefsd.daemon import Daemon
 
 A = b"events/user_events/a/"
 I_A = b"instances/i/events/user_events/a/"
@@ -18,6 +19,20 @@ PERSIST = 1
 
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("hist."))
+
+
+def outlived(
+    daemon: Daemon, folder: Path, paths: list[bytes], orderly: bool = False
+) -> tuple[Daemon, list[bytes]]:
+    """The next daemon, whose files are the same, and what is in them."""
+    before = [read(daemon, path) for path in paths]
+    if orderly:
+        daemon.close()
+    else:
+        die(daemon)
+    after = daemon_in(folder)
+    assert [read(after, path) for path in paths] == before
+    return after, before
 
 
 @pytest.mark.parametrize("orderly", [False, True])
@@ -42,17 +57,11 @@ def test_contents_and_state_survive(folder: Path, orderly: bool) -> None:
         b"events/user_events/b/hist",
         b"events/user_events/b/trigger",
     ]
-    before = [read(daemon, path) for path in paths]
+    assert len(files(folder)) == 4
+    after, before = outlived(daemon, folder, paths, orderly)
     assert b"Hits: 3\n" in before[0]
     assert before[1].count(b"[paused]") == 3
     assert b"Hits: 5\n" in before[3]
-    assert len(files(folder)) == 4
-    if orderly:
-        daemon.close()
-    else:
-        die(daemon)
-    after = daemon_in(folder)
-    assert [read(after, path) for path in paths] == before
     assert len(files(folder)) == 4
     event = after.table.events()[0]
     write(after, A + b"trigger", b"hist:name=n:keys=v:cont", False)
@@ -153,14 +162,8 @@ def test_synthetic_events_survive(folder: Path) -> None:
     register(daemon, b"a u32 v", PERSIST)
     write(daemon, b"events/synthetic/lat/enable", b"1")
     write(daemon, b"events/synthetic/lat/trigger", b"hist:keys=id", False)
-    before = [read(daemon, b"events/synthetic/lat/" + name) for name in (b"format", b"enable", b"trigger")]
-    event_list = read(daemon, b"dynamic_events")
-    die(daemon)
-    after = daemon_in(folder)
-    assert [
-        read(after, b"events/synthetic/lat/" + name) for name in (b"format", b"enable", b"trigger")
-    ] == before
-    assert read(after, b"dynamic_events") == event_list
+    paths = [b"events/synthetic/lat/" + name for name in (b"format", b"enable", b"trigger")]
+    after, _ = outlived(daemon, folder, [*paths, b"dynamic_events"])
     finish(after)
 
 
@@ -177,18 +180,11 @@ def test_fields_of_the_matched_event_survive(folder: Path, orderly: bool) -> Non
     write(daemon, b"events/user_events/done/trigger", lat, False)
     start.tracepoint.write(struct.pack("<QI", 1, 7), ts_ns=1, cpu=0, pid=1)
     paths = [
-        b"events/user_events/%s/%s" % (event, file)
-        for event in (b"done", b"start")
-        for file in (b"hist", b"trigger")
+        f"events/user_events/{name}".encode()
+        for name in ("done/hist", "done/trigger", "start/hist", "start/trigger")
     ]
-    before = [read(daemon, path) for path in paths]
+    after, before = outlived(daemon, folder, paths, orderly)
     assert b"synthetic_wt=wt" in before[3]
-    if orderly:
-        daemon.close()
-    else:
-        die(daemon)
-    after = daemon_in(folder)
-    assert [read(after, path) for path in paths] == before
     done = after.table.events()[0]
     done.tracepoint.write(struct.pack("<Qi", 1, 5), ts_ns=1, cpu=0, pid=1)
     assert b"lat: id=1 wt=7\n" in read(after, b"trace")
@@ -206,11 +202,8 @@ def test_snapshots_survive(folder: Path) -> None:
     for v in (1, 7, 3):
         event.tracepoint.write(struct.pack("<I", v), ts_ns=1, cpu=0, pid=1)
     paths = [A + b"hist", A + b"trigger", b"trace", b"snapshot"]
-    before = [read(daemon, path) for path in paths]
+    after, before = outlived(daemon, folder, paths)
     assert b"{ onmax($x) }:          7\ttriggered by event with key: { v:          7 }\n" in before[0]
-    die(daemon)
-    after = daemon_in(folder)
-    assert [read(after, path) for path in paths] == before
     event = after.table.events()[0]
     event.tracepoint.write(struct.pack("<I", 7), ts_ns=1, cpu=0, pid=1)
     assert read(after, b"snapshot") == before[3]
@@ -240,15 +233,11 @@ def test_variables_and_actions_survive(folder: Path) -> None:
     start.tracepoint.write(struct.pack("<QI", 2, 8), ts_ns=1, cpu=0, pid=1)
     done.tracepoint.write(struct.pack("<Qi", 1, 5), ts_ns=1, cpu=0, pid=1)
     paths = [
-        b"events/user_events/%s/%s" % (event, file)
-        for event in (b"done", b"start")
-        for file in (b"hist", b"trigger")
+        f"events/user_events/{name}".encode()
+        for name in ("done/hist", "done/trigger", "start/hist", "start/trigger")
     ]
-    before = [read(daemon, path) for path in paths]
+    after, before = outlived(daemon, folder, paths)
     assert b"max:          5  rc:          5" in before[0]
-    die(daemon)
-    after = daemon_in(folder)
-    assert [read(after, path) for path in paths] == before
     done = after.table.events()[0]
     for id in (1, 2):
         done.tracepoint.write(struct.pack("<Qi", id, 5), ts_ns=1, cpu=0, pid=1)
