@@ -24,6 +24,7 @@ is notified to change it (notifier.py).
 import errno
 import fcntl
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import attrs
@@ -105,7 +106,7 @@ class EnablerTable:
         self._pages: dict[tuple[int, int, int], _Page] = {}
         self._by_event: dict[Event, dict[Enabler | NotifiedEnabler, None]] = {}
         self._by_process: dict[tuple[int, int | None], dict[Enabler, None]] = {}
-        self._held: dict[tuple[int, int | None], int] = {}
+        self._held: Counter[tuple[int, int | None]] = Counter()
         self._leaving: list[Enabler | NotifiedEnabler] = []
 
     def __len__(self) -> int:
@@ -192,15 +193,14 @@ class EnablerTable:
 
     def hold(self, peer: Peer) -> None:
         """A connection of the peer's process opened."""
-        self._held[peer.process] = self._held.get(peer.process, 0) + 1
+        self._held[peer.process] += 1
 
     def drop(self, peer: Peer) -> None:
         """A connection of the peer's process closed; with the last one its enablers become `leaving`. Must
         not raise: the enablers would leak until a restart."""
-        left = self._held.pop(peer.process) - 1
-        if left:
-            self._held[peer.process] = left
-        else:
+        self._held[peer.process] -= 1
+        if not self._held[peer.process]:
+            del self._held[peer.process]
             self._leaving += self._by_process.pop(peer.process, ())
 
     @property

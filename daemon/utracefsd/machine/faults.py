@@ -5,6 +5,8 @@ file `daemon_stats` shows the count. A client may find a bug and trigger it repe
 each place in the code is logged once.
 """
 
+import traceback
+
 from utracefsd.daemon_log import daemon_log
 
 _MAX_PLACES = 256
@@ -30,9 +32,8 @@ class Faults:
 
 
 def _place(error: BaseException) -> tuple[type[BaseException], str, int]:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return type(error), "", 0
-    return type(error), trace.tb_frame.f_code.co_filename, trace.tb_lineno
+    file = ""
+    line = 0
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        file, line = frame.f_code.co_filename, number
+    return type(error), file, line

@@ -203,6 +203,14 @@ cdef class StreamSink:
         (<uint64_t *>record.entry)[0] = common_word(id, 0)
         return record
 
+    cdef bint put(self, uint16_t kind, const void *data, uint64_t length, uint64_t ns, uint16_t id) noexcept:
+        """Write an entry of these bytes. False: no space."""
+        cdef ss_record *record = self.reserve(kind, SS_COMMON + length, ns, id)
+        if record == NULL:
+            return False
+        memcpy(record.entry + SS_COMMON, data, length)
+        return True
+
     cdef bint send_name(self, Record *r) noexcept:
         """Whether the reader knows the name of the thread, possibly by an entry written now."""
         cdef SentName *sent = &self.sent_names[<uint32_t>r.pid % SENT_NAMES]
@@ -253,14 +261,11 @@ cdef class StreamPages(PageReader):
 
     cdef bint write_formats(self) noexcept:
         """Whether the ring had room for all."""
-        cdef ss_record *record
         cdef bytes text
         while self.undescribed:
             id, text = self.undescribed[0]
-            record = self.sink.reserve(SS_FORMAT, SS_COMMON + len(text), 0, id)
-            if record == NULL:
+            if not self.sink.put(SS_FORMAT, <const char *>text, len(text), 0, id):
                 return False
-            memcpy(record.entry + SS_COMMON, <const char *>text, len(text))
             del self.undescribed[0]
         return True
 
@@ -368,27 +373,21 @@ cdef class StreamProbe(Probe):
 
     cdef bint send_format(self, uint64_t time_ns) noexcept:
         cdef bytes text
-        cdef ss_record *record
         try:
             text = self.describe()
         except Exception:
             return False
-        record = self.sink.reserve(SS_FORMAT, SS_COMMON + len(text), time_ns, self.id)
-        if record == NULL:
+        if not self.sink.put(SS_FORMAT, <const char *>text, len(text), time_ns, self.id):
             return False
-        memcpy(record.entry + SS_COMMON, <const char *>text, len(text))
         self.describe = None
         return True
 
     cdef bint report_lost(self, uint64_t time_ns) noexcept:
         """Whether all losses are reported to the reader."""
-        cdef ss_record *record
         if self.unreported:
             if self.describe is not None and not self.send_format(time_ns):
                 return False
-            record = self.sink.reserve(SS_LOST, SS_COMMON + 8, time_ns, self.id)
-            if record == NULL:
+            if not self.sink.put(SS_LOST, &self.unreported, 8, time_ns, self.id):
                 return False
-            memcpy(record.entry + SS_COMMON, &self.unreported, 8)
             self.unreported = 0
         return True
