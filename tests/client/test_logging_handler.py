@@ -25,7 +25,7 @@ def logger() -> logging.Logger:
 
 
 def entries(daemon: FakeDaemon, session: Session) -> list[dict[str, object]]:
-    assert session.flush()
+    assert session.flush(60)
     layout = Layout(check_declaration(DECLARATION).fields)
     return [dict(layout.unpack(payload)) for payload in daemon.last.payloads(DECLARATION)]
 
@@ -151,7 +151,7 @@ def test_values_of_the_context_and_of_extra(
             logger.warning("long")
         with context(**{f"n{n}": "x" * 1000 for n in range(99)}):
             logger.warning("m" * 5000)
-    assert session.flush()
+    assert session.flush(60)
     layout = Layout(check_declaration(declaration).fields)
     found = [dict(layout.unpack(payload)) for payload in daemon.last.payloads(declaration)]
     rows = [(one["request_id"], one["user"], one["context"]) for one in found]

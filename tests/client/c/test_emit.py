@@ -79,7 +79,7 @@ def test_lines_are_those_of_the_python_client(daemon: DaemonProcess, run: Run) -
         tree.write_file("trace", b"")
         event.emit(200, 1834, "/x")
         event.emit(404, 0, "")
-        session.flush()
+        assert session.flush(60)
     assert lines(daemon, "c_request") == ours
 
 

@@ -32,7 +32,7 @@ def test_pickled_events_are_declared_again(daemon: FakeDaemon, monkeypatch: pyte
             assert (again.end, again.fields, again.values) == (span.end, span.fields, span.values)
             assert copy.copy(span) is copy.deepcopy(span) is span
         assert utracefs.events([ONE]) == [utracefs.event(ONE)]
-        assert utracefs.flush()
+        assert utracefs.flush(60)
         assert utracefs.stats().emitted == 0
         assert utracefs.default_session() is process_session()
     finally:

@@ -79,7 +79,7 @@ def test_bytes_that_are_not_utf8(daemon: FakeDaemon, session: Session) -> None:
     daemon.enabled_from_start.add(name)
     event = session.event(name)
     event.emit(**{event.fields[0]: 5})
-    assert session.flush()
+    assert session.flush(60)
     assert daemon.last.records == [(name, b"\x05\0\0\0")]
 
 
@@ -104,7 +104,7 @@ def test_a_short_script_does_not_lose_its_first_record(daemon: FakeDaemon, sessi
     one.emit(1)
     assert two
     two.emit(2, "zwei")
-    assert session.flush()
+    assert session.flush(60)
     assert daemon.last.records == [
         (ONE, b"\x01\0\0\0"),
         (TWO, b"\x02\0\0\0" + (4 + 1 << 16).to_bytes(4, "little") + b"zwei\0"),

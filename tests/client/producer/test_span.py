@@ -66,7 +66,7 @@ def on(daemon: FakeDaemon, off: Declare) -> Iterator[Declare]:
 @pytest.fixture
 def records(daemon: FakeDaemon, session: Session) -> Records:
     def read(span: Span) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        assert session.flush()
+        assert session.flush(60)
         found = []
         for event in (span.begin, span.end):
             layout = Layout(check_declaration(event.declaration.encode()).fields)

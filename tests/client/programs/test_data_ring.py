@@ -223,7 +223,7 @@ def test_a_ring_takes_memory_only_in_a_flood(
     for n in range(100_000):
         event.emit(n)
         if n % 500 == 0:
-            session.flush()
+            session.flush(60)
     assert memory_of_ring() < 2 << 20
     with utracefsd.paused():
         for n in range(100_000, 500_000):
@@ -231,7 +231,7 @@ def test_a_ring_takes_memory_only_in_a_flood(
         assert memory_of_ring() > 12 << 20
     wait_for(lambda: memory_of_ring() < 2 << 20)
     event.emit(500_000)
-    session.flush()
+    assert session.flush(60)
     assert event.lost == 0
     stats = tree.read_file("events/user_events/ring/stats").decode()
     assert re.findall(STATS, stats) == [("500001", "500001", "0")]

@@ -54,7 +54,7 @@ def test_a_program_that_closes_all_and_opens_files_of_its_own(work: Work) -> Non
     assert event.lost == 0
     wait_for(recovered)
     emit(3)
-    assert utracefs.flush()
+    assert utracefs.flush(60)
     check(fds)
     assert len(ours()) == 5 and not set(fds) & set(ours())
     """,
@@ -187,7 +187,7 @@ def test_a_program_that_gives_up_rights(work: Work, action: str) -> None:
     os.makedirs("/var/empty", exist_ok=True)
     {action}
     emit(1)
-    assert utracefs.flush()
+    assert utracefs.flush(60)
     os.closerange(3, 1000)
     wait_for(lambda: not event)
     emit(2)
@@ -228,9 +228,9 @@ def test_nothing_is_imported_after_the_first_event(work: Work) -> None:
         with utracefs.Session(os.environ["UTRACEFS_DIR"]) as session:
             mine = session.event("mine u32 a")
             mine.emit(1)
-            assert session.flush() and session.stats().events
+            assert session.flush(60) and session.stats().events
         emit(1)
-        assert utracefs.flush()
+        assert utracefs.flush(60)
         utracefs.__version__
     use()
     assert children(lambda who: (emit(2 + who), use(), os._exit(0)), 1) == [0]

@@ -57,7 +57,7 @@ def test_a_record_all_the_way(session: Session, tree: Tracefs) -> None:
     tree.write_file("events/user_events/shop/enable", b"1\n")
     assert event
     event.emit(200, 1834, "get", "/index.html", user="åsa")
-    assert session.flush()
+    assert session.flush(60)
     trace = tree.read_file("trace").decode()
     assert "shop: status=0xc8 (200) usec=0x72a (1834) kind=get path=/index.html user=åsa" in trace
     assert f"-{os.getpid()} " in trace
@@ -165,7 +165,7 @@ def test_records_for_an_event_that_was_disabled_meanwhile_are_reported_back(
     while time.monotonic() < deadline:
         event.emit(1)
     tree.write_file("events/user_events/late/enable", b"0")
-    session.flush()
+    assert session.flush(60)
     mine = session.stats()
     recorded = int(stats(tree, "late").partition("recorded ")[2].split()[0])
     wait_for(lambda: recorded + session.stats().refused == mine.sent)
@@ -184,7 +184,7 @@ def test_a_relative_directory(
     child = os.fork()
     if not child:
         event.emit(5)
-        os._exit(not session.flush())
+        os._exit(not session.flush(60))
     assert os.waitpid(child, 0)[1] == 0
     session.close()
     assert b"step: n=0x5 (5)" in tree.read_file("trace")

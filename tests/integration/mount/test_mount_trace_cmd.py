@@ -26,7 +26,7 @@ while not event and time.monotonic() < deadline:
     time.sleep(0.005)
 for count in range(100):
     event.emit(count, b"thing")
-utracefs.flush()
+assert utracefs.flush(60)
 """
 
 
@@ -102,7 +102,8 @@ def test_record(trace_cmd: TraceCmd, options: str) -> None:
         f"trace-cmd record {buffer} -e user_events:shop {filtered} -o out.dat $PYTHON emit.py > log 2>&1"
         " || cat log; trace-cmd report out.dat"
     )
-    assert counts(report) == list(range(40 if rest else 0, 100)), report
+    said = (trace_cmd.folder / "log").read_text()
+    assert counts(report) == list(range(40 if rest else 0, 100)), (report, said)
 
 
 def test_start_stop_show_extract_clear(trace_cmd: TraceCmd) -> None:

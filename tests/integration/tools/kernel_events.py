@@ -62,7 +62,7 @@ def main(folder: str) -> None:
             ]
             for event, values in zip(events, records, strict=True):
                 event.emit(*values)
-        utracefs.flush()
+        assert utracefs.flush(60)
         answer.write_text("done\n")
 
 

@@ -68,7 +68,7 @@ deadline = time.monotonic() + 60
 while not (event and ctypes.CDLL(PATH).utracefs_flush(1000) == 0):
     assert time.monotonic() < deadline
 event.emit(1)
-assert utracefs.flush()
+assert utracefs.flush(60)
 print(len(os.listdir("/proc/self/task")))
 """
 

@@ -326,7 +326,7 @@ def test_flush_waits_for_the_daemon_at_most_its_timeout(daemon: FakeDaemon, sess
     assert time.monotonic() - begin > 0.04
     daemon.answering.set()
     daemon.kick()
-    assert session.flush()
+    assert session.flush(60)
     assert session.flush(0)
     event.emit(2)
     daemon.answering.clear()
@@ -372,7 +372,7 @@ def test_signal_handlers_emit_in_the_middle_of_everything(daemon: FakeDaemon, se
         signal.signal(signal.SIGALRM, signal.SIG_IGN)  # no handler that sets the timer again
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert session.flush()
+    assert session.flush(60)
     assert one.lost == two.lost == 0
     assert numbers(daemon.last.payloads(ONE)) == list(range(number))
     # a handler may be interrupted by the next one

@@ -38,7 +38,7 @@ def on(daemon: FakeDaemon, session: Session) -> Event:
 @pytest.fixture
 def read(daemon: FakeDaemon, session: Session) -> Read:
     def records(event: Event) -> list[tuple[Any, ...]]:
-        assert session.flush()
+        assert session.flush(60)
         layout = Layout(check_declaration(event.declaration.encode()).fields)
         payloads = daemon.last.payloads(event.declaration.encode())
         return [tuple(dict(layout.unpack(payload)).values()) for payload in payloads]
