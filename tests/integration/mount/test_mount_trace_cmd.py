@@ -24,6 +24,7 @@ event = utracefs.event("shop u32 count; char[8] what")
 deadline = time.monotonic() + 60
 while not event and time.monotonic() < deadline:
     time.sleep(0.005)
+assert event
 for count in range(100):
     event.emit(count, b"thing")
 assert utracefs.flush(60)
