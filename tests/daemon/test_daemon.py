@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgpack
 import pytest
@@ -88,6 +89,18 @@ def test_an_answer_is_a_promise_that_a_successor_keeps(around: Around) -> None:
     assert around.logged() == [b"one u32 n"]
     around.ask(daemon.tracefs, tree, "write_file", "dynamic_events", b"u:two u32 n\n", False)
     assert around.logged() == [b"one u32 n", b"two u32 n"]
+
+
+def test_numbers_without_an_event_are_one_line_of_the_state(around: Around) -> None:
+    """A line for each took 0.1 s of one request."""
+    daemon = around.daemon
+    producer = around.connect(daemon.data)
+    around.ask(daemon.data, producer, "mmap_ring", {"size": 65536})
+    daemon.rings.on_grown = grown = Mock(side_effect=daemon.rings.on_grown)
+    around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n", "write_index": 65535})
+    assert grown.call_count == 1
+    (ring,) = parse_log(logged(around.folder)).rings.values()
+    assert len(ring.event_ids) == 65536
 
 
 def test_a_read_that_waits_is_answered_at_the_end_of_the_step_that_brings_a_record(around: Around) -> None:

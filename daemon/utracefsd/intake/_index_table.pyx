@@ -68,8 +68,8 @@ cdef class IndexTable:
     def append(self, Tracepoint tracepoint=None, index: int = 0) -> int:
         """Add an event, at `index` if that is larger than all others; returns its write_index. None: a
         write_index whose event was refused; its records are, too."""
-        while len(self.tracepoints) < index:
-            self.tracepoints.append(NO_EVENT)
+        if index > len(self.tracepoints):
+            self.tracepoints.extend([NO_EVENT] * (index - len(self.tracepoints)))
         self.tracepoints.append(NO_EVENT if tracepoint is None else tracepoint)
         return len(self.tracepoints) - 1
 

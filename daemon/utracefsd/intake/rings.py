@@ -204,8 +204,8 @@ class Rings:
     ) -> None:
         begin()
         self.on_kept: Callable[[Key, KnownRing], None] = _ignore
-        """Called with each ring, for the state; then with each further event of it."""
-        self.on_grown: Callable[[Key, int], None] = _ignore
+        """Called with each ring, for the state; then with further events of it."""
+        self.on_grown: Callable[[Key, Iterable[int]], None] = _ignore
         self.on_gone: Callable[[Key], None] = _ignore
         """Called with each ring that is given up, or no longer waited for."""
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
@@ -323,8 +323,7 @@ class Rings:
         key = self._owned[ring].key
         known = self._awaited.get(key)
         if known is None:
-            for event_id in event_ids:
-                self.on_grown(key, event_id)
+            self.on_grown(key, event_ids)
         elif known.is_registered_in(len(ring.table)):
             self._wait_no_more([key])
 

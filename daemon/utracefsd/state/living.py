@@ -105,7 +105,7 @@ class State:
         table.on_removed.append(self._removed)
         comms.on_kept = self._kept
         rings.on_kept = lambda key, ring: self._pending.append(log.ring_line(key, ring))
-        rings.on_grown = lambda key, event_id: self._pending.append(("index", *key, event_id))
+        rings.on_grown = lambda key, event_ids: self._pending.append(("index", *key, *event_ids))
         rings.on_gone = lambda key: self._pending.append(("ring gone", *key))
         folder.on_buffer_moved = self._buffer_moved
         for instance in instances:

@@ -22,7 +22,7 @@ MessagePack arrays, one behind the other (log_file.py); each describes one chang
                                             the name of a thread; process 0, or none in older logs: unknown
     ["ring", st_dev, st_ino, pid, start time, uid, [id, ...]]
                                             the data ring of a process, and the events of its records
-    ["index", st_dev, st_ino, id]           the data ring has records of one more event
+    ["index", st_dev, st_ino, id, ...]      the data ring has records of more events; 0: a number without one
     ["ring gone", st_dev, st_ino]           the daemon has given it up
     ["restarts", number]                    of daemons that took over this state
     ["counts", origin, epoch, first_epoch]  of emitted records, see `EmittedCounts`
@@ -229,8 +229,8 @@ def _apply(taken: Taken, line: Any) -> bool:
             taken.comms[pid] = Task(comm, start_time, process)
         case ["ring", int(dev), int(ino), int(pid), int(start_time), int(uid), list(event_ids)]:
             taken.rings[dev, ino] = KnownRing(pid, start_time, uid, event_ids)
-        case ["index", int(dev), int(ino), int(event_id)] if (dev, ino) in taken.rings:
-            taken.rings[dev, ino].event_ids.append(event_id)
+        case ["index", int(dev), int(ino), *event_ids] if (dev, ino) in taken.rings and event_ids:
+            taken.rings[dev, ino].event_ids.extend(event_ids)
         case ["ring gone", int(dev), int(ino)]:
             taken.rings.pop((dev, ino), None)
             taken.fired.pop((dev, ino), None)

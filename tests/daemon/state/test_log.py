@@ -124,13 +124,13 @@ class TestDataRings:
             packed(
                 *(HEAD, TOP, EVENT),
                 *(["ring", 1, 2, 30, 40, 1000, [1039]], ["ring", 1, 3, 0, 0, 0, []]),
-                *(["index", 1, 3, 1039], ["index", 1, 3, 1039]),
+                *(["index", 1, 3, 1039], ["index", 1, 3, 0, 1039]),
                 *(["ring", 1, 4, 5, 6, 7, []], ["ring gone", 1, 4], ["ring gone", 9, 9]),
             )
         )
         assert taken.rings == {
             (1, 2): KnownRing(30, 40, 1000, [1039]),
-            (1, 3): KnownRing(0, 0, 0, [1039, 1039]),
+            (1, 3): KnownRing(0, 0, 0, [1039, 0, 1039]),
         }
 
     def test_one_of_an_event_that_is_gone_is_left_out(self) -> None:
@@ -138,7 +138,8 @@ class TestDataRings:
         assert taken.rings == {}
 
     @pytest.mark.parametrize(
-        "line", [["ring", 1, 2, 3, 4, 5, b""], ["ring", 1], ["index", 1, 2, 1039], ["ring gone", 1]]
+        "line",
+        [["ring", 1, 2, 3, 4, 5, b""], ["ring", 1], ["index", 1, 2, 1039], ["index", 1], ["ring gone", 1]],
     )
     def test_damaged(self, line: list[object]) -> None:
         with pytest.raises(StateError):
