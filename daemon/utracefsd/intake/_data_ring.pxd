@@ -42,7 +42,7 @@ cdef class DataRing:
     cdef uint64_t active_tail
     cdef uint64_t active_ns
     cdef int nr_due
-    cdef GivingBack giving_back
+    cdef public GivingBack giving_back  # the last part whose memory was given back
     cdef uint64_t known_since           # when they were last checked
     cdef jr_slot *slot                  # its place in the journal; without a journal it is `no_slot`
     cdef jr_slot no_slot

@@ -396,6 +396,7 @@ class Rings:
         self._watch(ring)
         if other is not None:
             self._forget(other, for_another=True)
+            ring.giving_back = other.ring.giving_back
         if self._journal is not None:
             try:
                 self._journal.resume(ring)  # a ring known before has its slot, so this cannot fail then

@@ -21,6 +21,7 @@ from tests.daemon.connections.program import FakeRingServices
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import DATA_RING_SIZE, MIN_DATA_RING
 from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._giving_back import GivingBack
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.known_rings import KnownRing
 from utracefsd.intake.rings import Rings
@@ -483,6 +484,30 @@ async def test_the_writer_is_known_when_a_record_was_taken_in(
         producer.close()
     daemon.take_in_all()
     assert daemon.comms.saved_tgids_text() == b"%d %d\n" % (os.getpid(), os.getpid())
+
+
+def test_memory_that_is_given_back_while_the_ring_is_adopted_is_not_used_before() -> None:
+    """A thread that gets no cpu may punch it later, with what the producer wrote there."""
+    services = FakeRingServices(acquire_events=lambda ids: IndexTable(), is_running=lambda pid, start: True)
+    rings = Rings(2, services, known={(0, 0): KnownRing(4711, 1, 0, [])})
+    peer = Peer(pid=os.getpid(), uid=1000, gid=1000, privileged=False)
+    ring = rings.create(IndexTable(), peer, SIZE, lambda error: None)
+    memory, doorbell = os.dup(ring.fd), os.dup(ring.doorbell)
+    rings.drop(ring)
+    ring.giving_back = late = GivingBack(ring.fd, SIZE, 0, SIZE // 2)
+    rings.stop_waiting()
+    adopted = rings.adopt(IndexTable(), peer, memory, doorbell, lambda error: None)
+    with mmap.mmap(memory, DATA + 24) as ring_memory:
+        struct.pack_into("<II", ring_memory, DATA, COMMITTED, 0)
+        struct.pack_into("<Q", ring_memory, 64, 24)
+        for tail in (0, 24):
+            rings.take_in()
+            assert adopted.taken == 1
+            assert struct.unpack_from("<Q", ring_memory, 128) == (tail,)
+            late.run()
+    rings.close()
+    os.close(memory)
+    os.close(doorbell)
 
 
 def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -> None:
