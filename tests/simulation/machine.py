@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import attrs
@@ -91,7 +92,7 @@ class _Threading:
 class _Worker(plugins.Worker):
     """Its thread is the daemon's."""
 
-    def post(self, do: Callable[[], Any]) -> plugins.Job[Any]:
+    def post(self, do: Callable[[], Any]) -> Future[Any]:
         job = super().post(do)
         self._work()
         return job
