@@ -32,6 +32,7 @@ kernel), so a program that sees the byte set finds the probe in place.
 import errno
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from operator import attrgetter
 
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import (
@@ -495,7 +496,7 @@ class EventTable:
         busy = 0
         lines: list[bytes] = []
         events = [event for event in self._events.values() if not event.synthetic]
-        for event in sorted(events, key=_status_index):
+        for event in sorted(events, key=attrgetter("status_index")):
             users = event.status.names()
             if users:
                 busy += 1
@@ -541,10 +542,6 @@ def _restored(saved: SavedEvent) -> Event:
         tracepoint,
         saved.owner_uid,
     )
-
-
-def _status_index(event: Event) -> int:
-    return event.status_index
 
 
 def _check_alive(event: Event) -> None:

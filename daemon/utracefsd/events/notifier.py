@@ -42,10 +42,6 @@ MOST_NAMED = 16
 """Processes that such a line names."""
 
 
-def _nothing() -> None:
-    return None
-
-
 @attrs.define(eq=False)
 class NotifiedEnabler:
     """An enabler whose bit its connection sets."""
@@ -137,7 +133,7 @@ class Notifier:
         self._closed = True
         self._changed.clear()
         self._unanswered = False
-        self._speak_up = _nothing
+        self._speak_up = lambda: None
         self._tell_waiting(self._seq, now_ns)
         self._notifiers.discard(self)
 

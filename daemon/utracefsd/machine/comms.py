@@ -34,10 +34,6 @@ _ELEMENT = 20
 then a name of 16 bytes and a pid each."""
 
 
-def _nothing() -> None:
-    return None
-
-
 @attrs.frozen
 class Task:
     """A thread, by /proc."""
@@ -80,7 +76,7 @@ class CommTable:
         self._tgids: dict[int, int] = {}
         self.on_kept: Callable[[int, Task], None] | None = None
         """Called for every new name."""
-        self.on_ended: Callable[[], None] = _nothing
+        self.on_ended: Callable[[], None] = lambda: None
         """Called, after `on_kept`, for each name of an ended thread, which /proc cannot repeat."""
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ No recursion: 4,095 bytes can be as many parentheses.
 import errno
 import re
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -141,7 +141,7 @@ def parsed_cpus(text: bytes, nr_cpus: int) -> int | None:
     if not text:
         return None
     mask = 0
-    for region in _regions(text.partition(b"\n")[0]):
+    for region in filter(None, _SEPARATORS.split(text.partition(b"\n")[0])):
         match = _REGION.fullmatch(region)
         if match is None:
             return None
@@ -162,10 +162,6 @@ def parsed_cpus(text: bytes, nr_cpus: int) -> int | None:
 
 def _cpu_number(text: bytes | None, nr_cpus: int) -> int | None:
     return None if text is None else nr_cpus - 1 if text == b"N" else int(text)
-
-
-def _regions(text: bytes) -> Iterator[bytes]:
-    return (region for region in _SEPARATORS.split(text) if region)
 
 
 MAX_CPUS = 8192
