@@ -21,10 +21,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
+
+/* NULL for MAP_FAILED. */
+static inline void *ut_mapped(void *at)
+{
+	return at == MAP_FAILED ? NULL : at;
+}
+
+static inline void ut_unmap(void *at, size_t bytes)
+{
+	if (at)
+		munmap(at, bytes);
+}
 
 /* Our numbers begin here, if possible: so they do not collide with programs that choose numbers (dup2 to
  * 0, 1 and 2, a supervisor's 3 and 4), nor change the numbers that a program gets. Below 64, so that the

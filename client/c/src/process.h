@@ -30,15 +30,7 @@ void ut_settings_read(struct ut_settings *settings, const char *directory, uint6
  * address space. Zeroed, of whole pages; or NULL. */
 static inline void *ut_map(size_t bytes)
 {
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	return at == MAP_FAILED ? NULL : at;
-}
-
-static inline void ut_unmap(void *at, size_t bytes)
-{
-	if (at)
-		munmap(at, bytes);
+	return ut_mapped(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
 /* Blocks all signals, so hold it only briefly. Not recursive. */

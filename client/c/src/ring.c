@@ -73,6 +73,34 @@ int ut_rings_are_marked(void)
 	return ut_views[0].size != 0;
 }
 
+static void unmap_counters(struct ut_outlet *outlet)
+{
+	ut_unmap(outlet->counters.header, DR_HEADER_BYTES);
+	ut_unmap(outlet->counters.lost, DR_LOST_BYTES);
+	outlet->counters = (struct data_ring){NULL};
+}
+
+/* For children. */
+static void map_counters(struct ut_outlet *outlet)
+{
+	if (!outlet->is_shared || outlet->counters.lost)
+		return;
+	/* Of 0 bytes: a second mapping of shared pages. */
+	outlet->counters.header = ut_mapped(mremap(outlet->ring.header, 0, DR_HEADER_BYTES, MREMAP_MAYMOVE));
+	outlet->counters.lost = ut_mapped(mremap(outlet->ring.lost, 0, DR_LOST_BYTES, MREMAP_MAYMOVE));
+	if (!outlet->counters.header || !outlet->counters.lost)
+		unmap_counters(outlet);
+}
+
+void ut_rings_before_fork(void)
+{
+	for (uint32_t i = 1, left = nr_in_use; left; i++)
+		if (ut_outlets[i].in_use) {
+			map_counters(&ut_outlets[i]);
+			left--;
+		}
+}
+
 /* With signals blocked, and no other thread. */
 static void leave_to_parent(struct ut_outlet *outlet)
 {
@@ -96,6 +124,7 @@ void ut_rings_start_child(void)
 	for (uint32_t i = 1, left = nr_in_use; left; i++) {
 		if (!ut_outlets[i].in_use)
 			continue;
+		map_counters(&ut_outlets[i]); /* of _Fork(3) */
 		leave_to_parent(&ut_outlets[i]);
 		if (!is_wiped)
 			memset(&ut_views[i], 0, sizeof(ut_views[i]));
@@ -137,25 +166,13 @@ static uint32_t free_number(void)
 	return 0;
 }
 
-static int open_outlet(uint32_t number)
-{
-	struct ut_outlet *outlet = &ut_outlets[number];
-
-	/* Of 0 bytes: a second mapping of shared pages. */
-	outlet->counters.header = mremap(outlet->ring.header, 0, DR_HEADER_BYTES, MREMAP_MAYMOVE);
-	outlet->counters.lost = mremap(outlet->ring.lost, 0, DR_LOST_BYTES, MREMAP_MAYMOVE);
-	outlet->in_use = outlet->is_shared = 1;
-	nr_in_use++;
-	ut_views[number] = outlet->ring;
-	return (int)number;
-}
-
 struct data_ring *ut_ring_counters(uint32_t number)
 {
 	struct ut_outlet *outlet = &ut_outlets[number];
 
-	return outlet->in_use && outlet->counters.header != MAP_FAILED && outlet->counters.lost != MAP_FAILED ?
-		       &outlet->counters : NULL;
+	if (outlet->is_shared)
+		return outlet->in_use ? &outlet->ring : NULL;
+	return outlet->in_use && outlet->counters.lost ? &outlet->counters : NULL;
 }
 
 /* Memory and doorbell for the daemon. 0, or -errno with nothing left. */
@@ -223,10 +240,12 @@ int ut_ring_make(uint32_t size, uint32_t own_size)
 	if (error)
 		return error;
 	dr_init(&outlet->ring);
-	outlet->ring.header->need_wakeup = 1;
 	/* Each thread gives its name, under a number that no other ring has. */
 	outlet->ring.header->names = ((uint32_t)(ut_now_ns() >> 10) & INT32_MAX) | 1;
-	return open_outlet(number);
+	outlet->in_use = outlet->is_shared = 1;
+	nr_in_use++;
+	ut_views[number] = outlet->ring;
+	return (int)number;
 }
 
 int ut_ring_is_ours(uint32_t ring)
@@ -299,10 +318,7 @@ void ut_ring_give_up(uint32_t number, void (*lost)(void *arg, uint32_t write_ind
 	}
 	if (unread)
 		replace_memory(unread);
-	if (outlet->counters.header != MAP_FAILED)
-		munmap(outlet->counters.header, DR_HEADER_BYTES);
-	if (outlet->counters.lost != MAP_FAILED)
-		munmap(outlet->counters.lost, DR_LOST_BYTES);
+	unmap_counters(outlet);
 	ut_close(&outlet->doorbell);
 	ut_close(&outlet->memory);
 	outlet->in_use = 0;

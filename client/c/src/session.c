@@ -184,7 +184,6 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			ut_futex_wait(&s->changes, seen, wait < now + TURN_NS ? wait : now + TURN_NS);
 		} else {
 			polled = (struct pollfd){s->socket.fd, ut_step_events(s), 0};
-			ut_bell_open(&ut_bell); /* for the thread that starts next: the daemon is working meanwhile */
 			ut_unlock();
 			/* In short turns, because another waiting thread may have read the answer. */
 			wait = wait < now + TURN_NS / 20 ? wait : now + TURN_NS / 20;
@@ -361,8 +360,9 @@ int ut_reg_lose(struct ut_reg *reg)
 
 	ut_lock();
 	s = reg->session;
-	/* (Not if nothing was tried yet.) */
-	is_lost = s && s->parents && s->state != UT_FORKED && (s->state != UT_NEW || s->due) && is_on(reg);
+	/* (Not if nothing was tried yet, nor if another thread has just found a place.) */
+	is_lost = s && s->parents && s->state != UT_FORKED && (s->state != UT_NEW || s->due) && is_on(reg) &&
+		  !ut_reg_has_ring(reg);
 	if (is_lost)
 		ut_reg_count_cut_off(reg);
 	ut_unlock();

@@ -61,7 +61,7 @@ static void *run(void *unused)
 		size_t count = 1;
 		int timeout;
 
-		/* The program may have closed it. */
+		/* The program may have closed it. Without a descriptor for it the thread looks now and then. */
 		if (ut_bell_open(&ut_bell))
 			due = now + 100000000;
 		/* Before the steps: a ring during one of them must wake the next poll. */
@@ -172,8 +172,6 @@ int ut_thread_start(void)
 	is_wanted = 1;
 	if (has_thread || nr_pauses)
 		return 0;
-	/* (Without a descriptor for it the thread looks now and then, and opens it when it can.) */
-	ut_bell_open(&ut_bell);
 	error = pthread_attr_init(&attr);
 	if (error)
 		return -error;

@@ -391,6 +391,7 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 /* late: while the library is about to receive. */
 static int close_all(int late)
 {
+	utracefs_enabled(&c_count); /* waits for the first answer */
 	for (uint64_t i = 0; i < count_each; i++) {
 		UTRACEFS_EMIT(c_count, 5, i);
 		if (i == 0 && late)

@@ -272,18 +272,16 @@ static inline void dr_place(struct data_ring *r, unsigned char *at, uint32_t siz
 static inline int dr_map(struct data_ring *r, int fd, uint32_t size)
 {
 	const int prot = PROT_READ | PROT_WRITE;
-	const int flags = MAP_SHARED | MAP_FIXED;
-	size_t bytes = (size_t)DR_HEADER_BYTES + 2 * (size_t)size + DR_LOST_BYTES;
+	size_t first = (size_t)DR_HEADER_BYTES + size, again = (size_t)size + DR_LOST_BYTES, bytes = first + again;
 	unsigned char *at;
 
 	if (!dr_valid_size(size))
 		return -EINVAL;
-	at = (unsigned char *)mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	/* Both parts, the second beyond the file's end until it is replaced. */
+	at = (unsigned char *)mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED)
 		return -errno;
-	if (mmap(at, (size_t)DR_HEADER_BYTES + size, prot, flags, fd, 0) == MAP_FAILED ||
-	    mmap(at + DR_HEADER_BYTES + size, (size_t)size + DR_LOST_BYTES, prot, flags, fd, DR_HEADER_BYTES) ==
-		    MAP_FAILED) {
+	if (mmap(at + first, again, prot, MAP_SHARED | MAP_FIXED, fd, DR_HEADER_BYTES) == MAP_FAILED) {
 		int error = -errno;
 		munmap(at, bytes);
 		return error;

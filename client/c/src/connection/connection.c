@@ -107,13 +107,15 @@ static int has_good_ring(const struct ut_session *s)
 /* A new ring, unless there is a good one. */
 static int make_ring(struct ut_session *s, uint32_t size)
 {
+	uint32_t old = s->ring;
 	int made;
 
 	if (s->ring && has_good_ring(s))
 		return 0;
-	ut_session_give_up(s, &s->ring, 0);
 	made = ut_ring_make(size, s->settings.local_bytes);
 	s->ring = made > 0 ? (uint32_t)made : 0;
+	/* If no daemon got it before the program closed it, its records are lost, and counted in the new one. */
+	ut_session_give_up(s, &old, !ut_outlets[old].was_read);
 	return made < 0 ? made : 0;
 }
 

@@ -168,6 +168,7 @@ void ut_start_sending(struct ut_session *s)
 		return;
 	s->taker.ring = ut_outlets[s->ring].ring;
 	dr_consumer_start(&s->taker);
+	dr_want_wakeup(&s->taker, 1);
 	dr_ask_names(&s->taker, s->takes_writers ? ((uint32_t)(ut_clock_ns() >> 10) & INT32_MAX) | 1 : 0);
 	ut_outlets[s->ring].by_socket = 1;
 }
