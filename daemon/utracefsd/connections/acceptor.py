@@ -50,8 +50,9 @@ ARRIVED_PART = 4
 TAKE_NS = 10_000_000
 _LOOK_EVERY = 16
 
-# Part of all descriptors for producers that may wait to be closed (machine/closing.py) before accepting
-# pauses: unread connections of a user whose sockets linger (SO_LINGER), as many as he makes.
+# Part of all descriptors for producers that may wait to be closed (machine/closing.py): unread connections of
+# a user whose sockets linger (SO_LINGER), as many as he makes. Beyond it one thread closes all of them;
+# without a thread accepting pauses.
 CLOSING_PART = 4
 
 ACCEPT_PAUSE_NS = 100_000_000
@@ -113,7 +114,7 @@ class Acceptor:
         until_ns = now_ns() + for_ns
         most_closing = self._shares.in_all[Resource.DESCRIPTORS] // CLOSING_PART
         for number in range(1, 1 << 16):
-            if self._rules.limited and closing.waiting() > most_closing:
+            if self._rules.limited and closing.waiting() > most_closing and not closing.close_most():
                 self._pause(listener, "too many descriptors wait to be closed", now_ns())
                 return
             try:

@@ -10,13 +10,16 @@ only that user's other closes; while more than MAX_WAITING of them wait, no more
 the user (`is_behind`).
 
 Connections with unreceived descriptors in them have queues of their own (`close_unread`): closing those skips
-the flush, so such a close rarely blocks.
+the flush, so such a close rarely blocks. But a user can make as many as he likes whose close waits, for
+sockets that linger. When they become too many, one thread closes all of a user's (`close_most`):
+close_range(2) frees all numbers before it waits.
 """
 
 import _thread
 import contextlib
 import fcntl
 import os
+import resource
 from collections import Counter, deque
 from collections.abc import Iterable
 
@@ -38,6 +41,8 @@ nr_threads = 0
 """The sum over all users."""
 _lock = _thread.allocate_lock()
 """Guards all of these; no code blocks while it holds the lock."""
+_high_numbers = _thread.allocate_lock()
+"""Guards the descriptors that `_close_all` moves; the same."""
 
 
 def close_foreign(fds: Iterable[int], uid: int) -> None:
@@ -59,6 +64,25 @@ def close_foreign(fds: Iterable[int], uid: int) -> None:
 def close_unread(connection: int, uid: int) -> None:
     """`close_foreign` of a socket that was not read to its end."""
     close_foreign([connection], ~uid)
+
+
+def close_most() -> bool:
+    """Close the unread connections of the user who has most of them. False: there are none, or no threads."""
+    global nr_threads
+    with _lock:
+        unread = [uid for uid in _queues if uid < 0]
+        if not unread or nr_threads == MAX_THREADS_IN_ALL:
+            return False
+        uid = max(unread, key=lambda uid: len(_queues[uid]))
+        fds = _queues.pop(uid)
+        try:
+            _thread.start_new_thread(_close_all, (uid, fds))
+        except RuntimeError:  # no more threads
+            _queues[uid] = fds
+            return False
+        nr_threads += 1
+        _closing[uid] += 1
+    return True
 
 
 def waiting_of(uid: int) -> int:
@@ -118,6 +142,35 @@ def _start_thread() -> None:
             nr_threads -= 1
 
 
+def _close_all(uid: int, fds: Iterable[int]) -> None:
+    """Sockets: a close of one that is not the last waits for nothing. So they are moved to numbers side by
+    side first, from the middle on, where the daemon has no others."""
+    global nr_threads
+    middle = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    runs: list[list[int]] = []
+    with _high_numbers:
+        for fd in fds:
+            number = fd
+            with contextlib.suppress(OSError):  # none is left: it stays where it is
+                number = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, middle)
+                close_here(fd)
+            if not runs or runs[-1][1] != number:
+                runs.append([number, number])
+            runs[-1][1] += 1
+    for run in runs:
+        os.closerange(*run)
+    with _lock:
+        nr_threads -= 1
+        _end_closing(uid)
+
+
+def _end_closing(uid: int) -> None:
+    """With the lock."""
+    _closing[uid] -= 1
+    if not _closing[uid]:
+        del _closing[uid]
+
+
 def _work() -> None:
     global nr_threads
     while True:
@@ -133,6 +186,4 @@ def _work() -> None:
             _closing[uid] += 1
         close_here(fd)
         with _lock:
-            _closing[uid] -= 1
-            if not _closing[uid]:
-                del _closing[uid]
+            _end_closing(uid)

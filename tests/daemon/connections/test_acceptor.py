@@ -14,6 +14,7 @@ from utracefsd.connections import acceptor
 from utracefsd.connections import port as port_module
 from utracefsd.connections.acceptor import ACCEPT_PAUSE_NS, BEHIND_PART, MAX_ARRIVED
 from utracefsd.connections.port import FEW, MOST_TO_SERVE
+from utracefsd.machine import closing
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import LIMITS, Resource, Shares
 
@@ -258,6 +259,18 @@ class TestNoDescriptorLeft:
         assert around.port.next_deadline_ns() is None
         around.turn()
         assert around.made[0].data == b"x"
+
+    @pytest.mark.parametrize("has_threads", [True, False])
+    def test_one_user_s_connections_that_do_not_close_keep_no_other_out(
+        self, around: Around, has_threads: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Accepting paused for as long as his sockets lingered; now only where there are no threads."""
+        around.connect()
+        monkeypatch.setattr(closing, "waiting", lambda: 1 << 20)
+        monkeypatch.setattr(closing, "close_most", lambda: has_threads)
+        around.turn()
+        assert bool(around.made) == has_threads
+        assert (around.port.next_deadline_ns() is None) == has_threads
 
     def test_really(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
         """With an RLIMIT_NOFILE that prevents the next descriptor."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -146,6 +148,25 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
     deadline = time.monotonic() + 60
     while closing.waiting() or closing.nr_threads:
         assert time.monotonic() < deadline
+
+
+def test_one_thread_frees_the_numbers_of_all_connections_of_a_user(lingering: list[int]) -> None:
+    """A user who makes ever more of them whose close waits used up the daemon's descriptors."""
+    for fd in lingering + [0] * 40:
+        ours, theirs = socket.socketpair()
+        socket.send_fds(theirs, [b"unread"], [fd])
+        theirs.close()
+        with closing._lock:
+            closing._queues.setdefault(~1000, deque()).append(ours.detach())
+    for fd in lingering:
+        os.close(fd)
+    numbers = list(closing._queues[~1000])
+    assert closing.close_most()
+    wait_until_closed(*numbers)
+    middle = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    wait_until(lambda: max(map(int, os.listdir("/proc/self/fd"))) < middle)
+    assert closing.waiting_of(~1000) == 1, "it hangs"
+    assert not closing.close_most()
 
 
 def test_closes_that_hang_are_their_users_alone(hanging: Hanging) -> None:
