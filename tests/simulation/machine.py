@@ -14,6 +14,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -24,6 +25,7 @@ from utracefsd.consumers.plugins import plugins
 from utracefsd.consumers.plugins.contract import Record as PluginRecord
 from utracefsd.machine import _machine, peer, procfs, shares
 from utracefsd.machine.shares import Resource
+from utracefsd.state import folder, living, log_file
 
 CPUS = 2
 MOST = {
@@ -59,6 +61,14 @@ class Store:
     def close(self) -> None:
         for name in list(self.kept):
             self.drop(name)
+
+
+_real_make_log = log_file.LogFile.make
+
+
+def _make_log(path: Path, room: int, data: bytes = b"") -> log_file.LogFile:
+    """Without the reserve, so that it is full at times."""
+    return _real_make_log(path, max(room // 2, len(data)) + 64, data)
 
 
 class PlugIn:
@@ -170,6 +180,10 @@ class Machine:
             (os.path, "exists", self.exists),
             (shares, "LIMITS", limits),
             (secrets, "token_hex", lambda size: "0" * 2 * size),
+            (log_file, "PAGE", 256),
+            (living, "_TOO_MUCH", 1),
+            *((place, "FIRST_ROOM", 256) for place in (folder, living, log_file)),
+            (log_file.LogFile, "make", _make_log),
             (plugins, "Worker", _Worker),
             (plugins, "threading", _Threading),
             (utracefsd.daemon, "Installed", lambda names: lambda: [self.plug_in]),

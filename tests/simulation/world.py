@@ -21,7 +21,7 @@ import struct
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ NAMES = ["e0", "e1", "e2", "e3", "e4", "e5"]
 INSTANCES = ["", "a", "b"]
 USERS = [0, 1001, 1002]
 TRIGGERS = {
-    "hists": "hist:keys=k:size=128",
+    "hist": "hist:keys=k:size=128",
     "traceoff": "traceoff if k == 3",
     "snapper": "snapshot if k == 99",
 }
@@ -80,6 +80,9 @@ MOST_MODELS = 32
 GRAVE = "utracefs-grave"
 IN_MEMORY = {"hist-in-memory": HISTS, "buffer-in-memory": BUFFERS}
 """Messages that say it: the next daemon will not have these."""
+
+NEVER = {"buffer-lost", "snapshot-guessed", "state-file-replaced", "state-set-aside", "trigger-lost"}
+"""Messages of files that a daemon cannot use: no kill leaves such."""
 
 WEIGHTS = {
     "program": 6,
@@ -127,11 +130,15 @@ WEIGHTS = {
     "stop": 6,
     "manager": 2,
     "fall": 2,
+    "renew": 3,
+    "scarce": 3,
+    "starve": 2,
 }
 
 
 STRUCK = ("mkdir", "rmdir", "hist", "size", "snapshot", "snapper", "set", "vanish")
 """Steps in which files are made, replaced and removed."""
+STARTS = ("kill", "restart")
 
 NEEDED = {"program", "register", "enable", "emit", "back", "look"}
 MIXTURE = {False: (0, 1, 1, 3), True: (1, 1, 2)}
@@ -157,6 +164,8 @@ class _Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         id_: str = record.id  # type: ignore[attr-defined]
         self._world.reached["log " + id_] += 1
+        if id_ in NEVER:
+            self._world.never.append(record.getMessage())
         for model in self._world.models:
             if id_ == "state-was-full":
                 model.loose.add(SETTINGS)
@@ -171,6 +180,7 @@ class World:
         self.journal: list[str] = []
         self.machine = Machine()
         self.store = Store()
+        self._limit = 0
         self.rings: dict[str, Program] = {}
         """By their name in the store: also those of programs that have ended."""
         self.disk = Disk(self.reached)
@@ -192,6 +202,7 @@ class World:
         """A look has seen everything that this daemon took over."""
         self._has_strangers = False
         """A daemon may have a ring of a process that ended before it connected, and cannot know that."""
+        self.never: list[str] = []
         self._asked: Answers | None = None
         """It has a request without an answer."""
         self._grave = os.memfd_create(GRAVE)
@@ -260,6 +271,7 @@ class World:
         """Until it is up: a start may be killed, and then there is another one."""
         for _ in range(9):
             self.disk.revive()
+            self.store.limit = self._limit
             try:
                 self.daemon = Daemon(
                     DaemonOptions(plugins=[], buffer_size_kb=8),
@@ -271,6 +283,7 @@ class World:
                 )
                 self._grace_ends = self.machine.now + GRACE_NS
                 self._has_looked, self._refused_hists = False, 0
+                expect("complaints about files", self.never, [])
                 return
             except Killed:
                 self._bury_descriptors()
@@ -293,9 +306,11 @@ class World:
         which."""
         before = self.models
         if self.machine.now >= self._grace_ends:
-            before = [*before, *map(duplicate, before)]
-            for model in before[len(self.models) :]:
+            before = [*before, *map(duplicate, before), *map(duplicate, before)]
+            for i, model in enumerate(before[len(self.models) :]):
+                model.keeps = i < len(self.models)  # rings are forgotten before events
                 model.grace_over()
+                model.keeps = False
         taken = self._taken_in(before)
         if self._stages:
             self.models = self._carried_out([*before, *taken])
@@ -358,6 +373,7 @@ class World:
     def _die(self, falls: Iterable[Program] = ()) -> None:
         """falls: programs that end with it."""
         self._then = None
+        self._note_missing()
         self.disk.dead = True
         self._bury_descriptors()
         self.daemon = None
@@ -368,6 +384,12 @@ class World:
         self.disk.revive()
         self._succeed()
 
+    def _note_missing(self) -> None:
+        """A daemon that waits no longer has given up the rings that are not back."""
+        if not self._live.gathering:
+            for program in self.programs:
+                program.is_new |= not program.connected or program.is_unknown
+
     def _succeed(self) -> None:
         """The next daemon."""
         self._start()
@@ -375,6 +397,8 @@ class World:
         self.reached["a stored ring is taken over"] += bool(stored)
         self.each(lambda m: m.restart({program.pid for program in self.programs}, stored))
         self.models = _different(self.models)
+        if any(SETTINGS in m.loose for m in self.models):
+            self._look()  # no model knows the settings
 
     def _connections_end(self) -> None:
         if self.admin is not None:
@@ -528,7 +552,6 @@ class World:
             self._pump()
             if self._live.gathering:
                 raise Wrong("it waits for rings for ever")
-        self._has_strangers = False
 
     def _tree(self, method: str, *params: Any, after: Callable[[Model], object] | None = None) -> Any:
         self._gather()
@@ -632,6 +655,8 @@ class World:
             kept = self.store.kept.keys() - {str(program.ring_name) for program in self.programs}
             if kept:
                 raise Wrong(f"the store keeps {sorted(kept)} of programs that have ended")
+        if self.store.limit and not self.store.kept and any(p.connected and p.ring for p in self.programs):
+            raise Wrong("no ring is stored")
         if len(right) == 1 and is_all:
             self._look_at_files(right[0])
         self._has_looked = True
@@ -641,7 +666,7 @@ class World:
         """No more than the instances and histograms need."""
         names = [path.name for path in self.folder.rglob("*")]
         spares = sum(i.spare is not None for i in model.instances.values())
-        hists = sum(len(i.hists) for i in model.instances.values())
+        hists = sum(len(i.hist) for i in model.instances.values())
         found = [sum(name.startswith(kind) for name in names) for kind in ("buffer.", "cpu", "hist.")]
         most = [len(model.instances), CPUS * (len(model.instances) + spares), hists + self._refused_hists]
         if any(a > b for a, b in zip(found, most, strict=True)):
@@ -1048,72 +1073,56 @@ class World:
     def _write(self, *_: int) -> None:
         self._pump()
 
-    def _place(self, number: int) -> tuple[str, str]:
+    def _place(self, which: int | str) -> tuple[str, str]:
         """An instance, and the beginning of its paths."""
         names = sorted(set.intersection(*(set(m.instances) for m in self.models)))
-        name = names[number % len(names)]
+        name = which if isinstance(which, str) else names[which % len(names)]
         return name, f"instances/{name}/" if name else ""
 
     def _event_in(self, number: int) -> str | None:
         names = sorted(set.intersection(*(set(m.fields) for m in self.models)))
         return names[number % len(names)] if names else None
 
-    def _enable(self, where: int, event: int, on: int, *_: int) -> None:
-        (inst, at), name = self._place(where), self._event_in(event)
-        if name is not None:
-            self._enable_in(inst, at, name, on=on % 4 > 0)
+    def _change(
+        self,
+        where: int | str,
+        file: str,
+        text: str,
+        change: Callable[[Instance], object],
+        *,
+        truncate: bool = True,
+    ) -> bool:
+        """Write to a file of an instance."""
+        name, at = self._place(where)
 
-    def _enable_in(self, inst: str, at: str, name: str, *, on: bool) -> None:
         def after(m: Model) -> None:
-            (m.instances[inst].enabled.add if on else m.instances[inst].enabled.discard)(name)
+            change(m.instances[name])
             m.forget_unused()
 
-        self._write_file(f"{at}events/user_events/{name}/enable", "01"[on], after)
+        return self._write_file(at + file, text, after, truncate)
+
+    def _turn(self, where: int | str, name: str, kind: str, *, on: bool) -> bool:
+        """Enable an event in an instance, or add a trigger; or the opposite."""
+        file, text = ("trigger", "!" * (not on) + TRIGGERS[kind]) if kind in TRIGGERS else (kind, "01"[on])
+        file = f"events/user_events/{name}/{file}"
+        return self._change(where, file, text, lambda i: i.turn(kind, name, on=on), truncate=kind == "enable")
+
+    def _enable(self, where: int, event: int, on: int, *_: int) -> None:
+        if name := self._event_in(event):
+            self._turn(where, name, "enable", on=on % 4 > 0)
 
     def _off(self, where: int, *_: int) -> None:
         """All events of an instance, so that those without a program go."""
-        inst, at = self._place(where)
-
-        def after(m: Model) -> None:
-            m.instances[inst].enabled.clear()
-            m.forget_unused()
-
-        self._write_file(at + "events/enable", "0", after)
+        self._change(where, "events/enable", "0", lambda i: i.enable.clear())
 
     def _filter(self, where: int, event: int, limit: int, *_: int) -> None:
-        (inst, at), name = self._place(where), self._event_in(event)
-        if name is not None and limit % 3:
-            k = limit % 5
-            self._write_file(
-                f"{at}events/user_events/{name}/filter",
-                f"k > {k}",
-                lambda m: m.instances[inst].filters.__setitem__(name, k),
-            )
-        elif name is not None:
-            self._write_file(
-                f"{at}events/user_events/{name}/filter",
-                "0",
-                lambda m: m.instances[inst].filters.pop(name, None),
-            )
+        if name := self._event_in(event):
+            k = limit % 5 if limit % 3 else None
+            text = "0" if k is None else f"k > {k}"
+            self._change(where, f"events/user_events/{name}/filter", text, lambda i: i.set_filter(name, k))
 
     def _hist(self, where: int, event: int, on: int, *_: int) -> None:
-        (inst, at), name = self._place(where), self._event_in(event)
-        if name is None:
-            return
-        is_there = name in self.models[-1].instances[inst].hists
-
-        def after(m: Model) -> None:
-            if is_there:
-                m.instances[inst].hists.pop(name, None)
-            else:
-                m.instances[inst].hists[name] = Counter()
-            m.forget_unused()
-
-        if is_there and on % 3:
-            return
-        text = "!" * is_there + TRIGGERS["hists"]
-        done = self._write_file(f"{at}events/user_events/{name}/trigger", text, after, truncate=False)
-        self._refused_hists += not done
+        self._trigger("hist", where, event, may_remove=on % 3 == 0)
 
     def _traceoff(self, where: int, event: int, *_: int) -> None:
         self._trigger("traceoff", where, event)
@@ -1122,22 +1131,16 @@ class World:
         """Never fires, but needs a spare buffer."""
         self._trigger("snapper", where, event)
 
-    def _trigger(self, kind: str, where: int, event: int) -> None:
+    def _trigger(self, kind: str, where: int, event: int, *, may_remove: bool = True) -> None:
         """Add it, or remove it where it is."""
-        (inst, at), name = self._place(where), self._event_in(event)
+        (inst, _), name = self._place(where), self._event_in(event)
         if name is None:
             return
         is_there = name in getattr(self.models[-1].instances[inst], kind)
-
-        def after(m: Model) -> None:
-            i = m.instances[inst]
-            (getattr(i, kind).discard if is_there else getattr(i, kind).add)(name)
-            if kind == "snapper" and not is_there and i.spare is None:
-                i.spare = []
-            m.forget_unused()
-
-        path = f"{at}events/user_events/{name}/trigger"
-        done = self._write_file(path, "!" * is_there + TRIGGERS[kind], after, truncate=False)
+        if is_there and not may_remove:
+            return
+        done = self._turn(inst, name, kind, on=not is_there)
+        self._refused_hists += kind == "hist" and not done
         if kind == "snapper" and not done:  # the spare was made, and then there was no room for the rest
             others = list(map(duplicate, self.models))
             for m in others:
@@ -1146,15 +1149,13 @@ class World:
             self.models += others
 
     def _switch(self, where: int, on: int, *_: int) -> None:
-        inst, at = self._place(where)
         turn = on % 3 > 0
-        self._write_file(at + "tracing_on", "01"[turn], lambda m: setattr(m.instances[inst], "on", turn))
+        self._change(where, "tracing_on", "01"[turn], lambda i: setattr(i, "on", turn))
 
     def _set(self, where: int, which: int, value: int, *_: int) -> None:
-        inst, at = self._place(where)
         file = list(PLAIN)[which % len(PLAIN)]
         text, shown = list(PLAIN[file].items())[value % len(PLAIN[file])]
-        self._write_file(at + file, text, lambda m: m.instances[inst].plain.__setitem__(file, shown))
+        self._change(where, file, text, lambda i: i.plain.__setitem__(file, shown))
 
     def _tgid(self, on: int, *_: int) -> None:
         turn = on % 4 > 0
@@ -1178,30 +1179,11 @@ class World:
             self._tree("rmdir", f"instances/{name}", after=after)
 
     def _clear(self, where: int, *_: int) -> None:
-        inst, at = self._place(where)
+        self._change(where, "trace", "", Instance.clear)
 
-        def after(m: Model) -> None:
-            m.instances[inst].kept.clear()
-            m.instances[inst].exact = True
-
-        self._write_file(at + "trace", "", after)
-
-    def _snapshot(self, where: int, what: int, *_: int) -> None:
-        inst, at = self._place(where)
+    def _snapshot(self, where: int | str, what: int, *_: int) -> None:
         code = (1, 1, 0, 2)[what % 4]
-
-        def after(m: Model) -> None:
-            i = m.instances[inst]
-            if code == 1:
-                i.kept, i.spare = i.spare or [], i.kept
-                i.exact, i.spare_exact = i.spare_exact, i.exact
-                i.late, i.spare_late = i.spare_late, i.late
-            elif code == 0:
-                i.spare, i.spare_exact, i.spare_late = None, True, 0
-            elif i.spare is not None:
-                i.spare, i.spare_exact, i.spare_late = [], True, 0
-
-        self._write_file(at + "snapshot", str(code), after)
+        self._change(where, "snapshot", str(code), lambda i: i.snapshot(code))
 
     def _pipe(self, where: int, size: int, *_: int) -> None:
         """Consume some records: those are gone from the buffer."""
@@ -1214,22 +1196,16 @@ class World:
         self._tree("read", handle, 200 + size % 400)
         self._tree("close", handle)
 
-    def _size(self, where: int, size: int, *_: int) -> None:
+    def _size(self, where: int | str, size: int, *_: int) -> None:
         """The buffer gets another size, or its sub-buffers do, and then it begins empty."""
-        inst, at = self._place(where)
-        if size % 2:
-            for m in self.models:
-                m.instances[inst].exact = m.instances[inst].spare_exact = False
-            self._tree("write_file", at + "buffer_size_kb", b"%d" % (8 + 4 * (size % 3)), True)
+        if size % 2 == 0:
+            kb = 4 + 4 * (size % 3 > 0)
+            self._change(where, "buffer_subbuf_size_kb", str(kb), lambda i: i.resize(kb))
             return
-
-        def after(m: Model) -> None:
-            i = m.instances[inst]
-            if i.subbuf_kb != kb:
-                i.kept, i.spare, i.subbuf_kb = [], None if i.spare is None else [], kb
-
-        kb = 4 + 4 * (size % 3 > 0)
-        self._write_file(at + "buffer_subbuf_size_kb", str(kb), after)
+        inst, at = self._place(where)
+        for m in self.models:
+            m.instances[inst].exact = m.instances[inst].spare_exact = False
+        self._tree("write_file", at + "buffer_size_kb", b"%d" % (8 + 4 * (size % 3)), True)
 
     def _time(self, how: int, *_: int) -> None:
         """A pause, a jump."""
@@ -1251,12 +1227,12 @@ class World:
         self._die()
 
     def _manager(self, limit: int, *_: int) -> None:
-        """The service manager keeps so many rings from now on."""
-        self.store.limit = (0, 1, 3, 8)[limit % 4]
+        """The service manager keeps so many rings of the next daemons."""
+        self._limit = (0, 1, 3, 8)[limit % 4]
 
     def _fall(self, which: int, *_: int) -> None:
         """A kill, and programs end with the daemon."""
-        self.store.limit = self.store.limit or 8 * (which % 2)
+        self._limit = self._limit or 8 * (which % 2)
         self._die([program for i, program in enumerate(self.programs) if which >> 1 + i & 1])
 
     def _storm(self, event: int, number: int, how: int, *_: int) -> None:
@@ -1266,7 +1242,7 @@ class World:
         for which in range(2):
             self._ring(which)
             if name := self._event_in(event + which):
-                self._enable_in("", "", name, on=True)
+                self._turn("", name, "enable", on=True)
         programs = [p for p in self.programs if p.answers is not None and p.ring is not None]
         for i in range(3):
             for program in programs:
@@ -1284,28 +1260,16 @@ class World:
             if any(command.split()[0] == name for command in program.commands):
                 self._end_program(program)
         for inst in INSTANCES:
-            if all(name in m.fields and inst in m.instances for m in self.models):
-                at = f"instances/{inst}/" if inst else ""
-                self._let_go(inst, f"{at}events/user_events/{name}/", name)
-
-    def _let_go(self, inst: str, at: str, name: str) -> None:
-        def without(kind: str, m: Model) -> None:
-            found = getattr(m.instances[inst], kind)
-            if name in found:
-                found.pop(name) if kind == "hists" else found.remove(name)
-            m.forget_unused()
-
-        for kind, text in TRIGGERS.items():
-            if all(name in m.fields for m in self.models):
-                self._write_file(at + "trigger", "!" + text, partial(without, kind), truncate=False)
-        if all(name in m.fields for m in self.models):
-            self._write_file(at + "enable", "0", partial(without, "enabled"))
+            for kind in (*TRIGGERS, "enable"):
+                if all(name in m.fields and inst in m.instances for m in self.models):
+                    self._turn(inst, name, kind, on=False)
 
     def _restart(self, *_: int) -> None:
         """An orderly end, and the next daemon. Nothing is kept open."""
         self._after = None
         programs = self.models[0].programs.values()
         is_read = not self._live.gathering or any(p.ended or p.orphan is not None for p in programs)
+        self._note_missing()
         self._live.close()
         self.daemon = None
         for m in self.models if is_read else ():
@@ -1360,6 +1324,7 @@ class World:
                 self.reached[f"adopt errno {error[0]}"] += 1
                 self._abandon(program)
                 return
+            program.is_new = False
             self._pump()
 
     def _note_return(self, program: Program) -> None:
@@ -1666,8 +1631,54 @@ class World:
 
     def _strike(self, what: int, after: int, which: int, number: int) -> None:
         """A fault of the disk in the midst of a change of files."""
-        self.disk.plan((KILL, TORN, FAIL)[what % 3], after % 12)
-        getattr(self, "_" + STRUCK[which % len(STRUCK)])(number, number >> 4, number >> 8)
+        self.disk.plan((KILL, TORN, FAIL)[what % 3], after % (4 + what // 3 % 24))
+        self._change_files(STRUCK + STARTS, which, number)
+
+    def _change_files(self, steps: Sequence[str], which: int, number: int) -> None:
+        getattr(self, "_" + steps[which % len(steps)])(number, number >> 4, number >> 8)
+
+    def _renew(self, which: int, what: int, after: int, how: int) -> None:
+        """An instance is made in place of one whose files could not be changed."""
+        self._mkdir(which)
+        name, event = INSTANCES[1 + which % 2], self._event_in(how)
+        if any(name not in m.instances for m in self.models) or event is None:
+            return
+        self._turn(name, event, "enable", on=True)
+        self._emit_all(how)
+        self._restart()
+        self.disk.plan(FAIL, after % 8)
+        (self._size, self._snapshot)[what % 2](name, what >> 1)
+        self.disk.plan("", 0)
+        self._rmdir(which)
+        self._mkdir(which)
+
+    def _starve(self, where: int, event: int, number: int, how: int) -> None:
+        """Histograms take their memory with their first record, and there is none."""
+        for i in (1, 0):
+            self._trigger("hist", where, event + i, may_remove=False)
+        self.disk.full = True
+        self._emit_all(number)
+        self.disk.full = False
+        self._change_files(STARTS, how, 0)
+        self._back(0, 1)
+        self._emit_all(number)
+
+    def _emit_all(self, number: int) -> None:
+        """A record of each event, by each program that can."""
+        for program in self.programs:
+            if program.answers is not None and not program.is_unknown:
+                for index in range(len(program.commands)):
+                    self._emit_some(program, index, number & ~7, 3, pump=True)
+
+    def _scarce(self, which: int, number: int, again: int, how: int) -> None:
+        """The disk is full while files are made, and has room for the next daemon."""
+        self.disk.full = True
+        self._change_files(STRUCK, which, number)
+        for i in range(how >> 4 & 15):  # the log has no room, either
+            self._change_files(("filter", "traceoff", "set", "enable"), which + i, 257 * (number + i))
+        self.disk.full = False
+        self._change_files(STARTS, how, 0)
+        self._change_files(STRUCK, which if how & 2 else again, number + 1)
 
     def _delete(self, which: int, event: int, *_: int) -> None:
         program = self._pick(which)
