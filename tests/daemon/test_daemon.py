@@ -82,15 +82,6 @@ def around(folder: Path) -> Iterator[Around]:
     made.close()
 
 
-def test_an_answer_is_a_promise_that_a_successor_keeps(around: Around) -> None:
-    daemon = around.daemon
-    producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
-    around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})
-    assert around.logged() == [b"one u32 n"]
-    around.ask(daemon.tracefs, tree, "write_file", "dynamic_events", b"u:two u32 n\n", False)
-    assert around.logged() == [b"one u32 n", b"two u32 n"]
-
-
 def test_numbers_without_an_event_are_one_line_of_the_state(around: Around) -> None:
     """A line for each took 0.1 s of one request."""
     daemon = around.daemon

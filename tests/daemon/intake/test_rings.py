@@ -229,21 +229,6 @@ async def test_a_ring_is_closed_before_it_is_let_go(serving: Serving, producer: 
         other.close()
 
 
-async def test_what_an_ended_process_was_filling_is_stepped_over(
-    serving: Serving, producer: Producer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = await enabled(serving, producer)
-    await producer.map_ring()
-    producer.reserve(index, struct.pack("<Q", 1))
-    producer.emit(index, struct.pack("<Q", 2))
-    rings = serving.daemon.rings
-    monkeypatch.setattr(serving.daemon, "is_running", lambda pid, start_time: False)
-    producer.sock.close()
-    await until(lambda: len(serving.daemon.data) == 0)
-    assert entries(serving) == 1
-    assert len(rings) == 0
-
-
 async def test_a_ring_is_adopted(serving: Serving, producer: Producer) -> None:
     index = await enabled(serving, producer)
     await producer.map_ring()

@@ -212,42 +212,6 @@ def test_when_all_room_is_used(
     finish(end)
 
 
-def test_there_is_room_again(folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture) -> None:
-    """Then everything is in the log, also the missed changes."""
-    daemon = daemon_in(folder)
-    room(0, of="/state")
-    register(daemon, b"a u32 n")
-    number = fill_up(daemon)
-    write(daemon, b"events/user_events/a/enable", b"1")
-    for n in range(300):
-        write(daemon, b"buffer_percent", b"%d" % (n % 100))
-    room(1 << 40, of="/state")
-    register(daemon, b"new u32 n")  # it is tried at once when needed
-    assert daemon.state is not None
-    assert not daemon.state.behind
-    daemon.save()
-    die(daemon)
-    new = daemon_in(folder)
-    assert len(new.table) == number + 2
-    assert read(new, b"buffer_percent") == b"99\n"
-    assert read(new, b"set_event") == b"user_events:a\n"
-    finish(new)
-
-
-def test_it_is_tried_again_by_itself(folder: Path, room: Callable[..., None]) -> None:
-    daemon = daemon_in(folder)
-    room(0, of="/state")
-    fill_up(daemon)
-    for _ in range(200):
-        daemon.hand_on()
-    room(1 << 40, of="/state")
-    assert daemon.state is not None
-    for _ in range(70):
-        daemon.hand_on()
-    assert not daemon.state.behind
-    finish(daemon)
-
-
 def test_events_are_written_though_what_came_with_them_is_not(
     folder: Path, room: Callable[..., None]
 ) -> None:

@@ -37,7 +37,6 @@ class Producer:
     def __init__(self, directory: str, name: str = "a") -> None:
         self.path = os.path.join(directory, "user_events_data")
         self.name = name
-        self.times_ns: list[int] = []
         self.ring: tuple[int, int] | None = None
         self.memory = mmap.mmap(-1, 1)
         self.status = mmap.mmap(-1, 1)
@@ -94,12 +93,11 @@ class Producer:
             head, tail = self.words[HEAD // 8], self.words[TAIL // 8]
             if head + 32 - tail > SIZE:
                 return
-            self.times_ns.append(time.monotonic_ns())
             struct.pack_into(
                 "<IIQIHHQ",
                 self.memory,
                 DATA + head % SIZE,
-                *(COMMITTED | 8, 0, self.times_ns[-1], os.getpid(), 0, 0, self.emitted),
+                *(COMMITTED | 8, 0, time.monotonic_ns(), os.getpid(), 0, 0, self.emitted),
             )
             self.words[HEAD // 8] = head + 32
             self.emitted += 1

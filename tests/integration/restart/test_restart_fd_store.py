@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -26,7 +24,7 @@ producer = Producer(sys.argv[1], sys.argv[2])
 print("up", flush=True)
 for line in sys.stdin:
     producer.emit(int(line))
-    print(*producer.times_ns, flush=True)
+    print("emitted", flush=True)
 """
 
 
@@ -40,7 +38,6 @@ class Program:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.times_ns: list[int] = []
         assert self._line() == "up\n"
 
     def _line(self) -> str:
@@ -52,90 +49,11 @@ class Program:
         assert self.popen.stdin is not None
         self.popen.stdin.write(f"{count}\n")
         self.popen.stdin.flush()
-        self.times_ns = [int(ns) for ns in self._line().split()]
+        assert self._line() == "emitted\n"
 
     def end(self) -> None:
         self.popen.kill()
         self.popen.communicate()
-
-
-@pytest.fixture
-def manager(directory: str) -> Iterator[ServiceManager]:
-    made = ServiceManager(directory)
-    made.start()
-    yield made
-    made.close()
-    assert b"Traceback" not in made.log, made.log.decode(errors="replace")
-
-
-@pytest.fixture
-def program(manager: ServiceManager) -> Iterator[Callable[[str], Program]]:
-    made: list[Program] = []
-
-    def start(name: str) -> Program:
-        made.append(Program(manager.directory, name))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.end()
-
-
-def test_a_program_that_ended_meanwhile_loses_nothing(
-    manager: ServiceManager, program: Callable[[str], Program]
-) -> None:
-    """Records of several, merged by time; the daemon frees the rings when it has read them."""
-    programs = [program(f"p{n}") for n in range(3)]
-    write(manager, events__enable=b"1")
-    manager.wait_until_stored(3)
-    for _ in range(10):
-        for one in programs:
-            one.emit(2)
-    manager.stop(kill=True)
-    for _ in range(10):
-        for one in programs:
-            one.emit(2)
-    for one in programs:
-        one.end()
-    manager.start()
-    trace, stats = read(manager, "trace", "per_cpu/cpu0/stats")
-    found = re.findall(rb" (\d+)\.(\d{6}): p(\d): n=0x[0-9a-f]+ \((\d+)\)", trace)
-    expected = sorted((ns, p, n) for p, one in enumerate(programs) for n, ns in enumerate(one.times_ns))
-    assert len(expected) == 120
-    assert [(int(s) * 10**6 + int(us), int(p), int(n)) for s, us, p, n in found] == [
-        (ns // 1000, p, n) for ns, p, n in expected
-    ]
-    assert b"late events" not in stats
-    manager.wait_until_stored(0)
-    before = len(found)
-    manager.stop(kill=True)
-    manager.start()
-    assert read(manager, "trace")[0].count(b": n=0x") == before
-
-
-@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
-def test_a_program_that_lives_adopts_its_ring(manager: ServiceManager, kill: bool) -> None:
-    """Each record once, whether it was taken in before the program came back or after."""
-    producer = Producer(manager.directory)
-    try:
-        write(manager, events__enable=b"1")
-        manager.wait_until_stored(1)
-        for _ in range(4):
-            producer.emit(100)
-            manager.stop(kill)
-            producer.emit(100)
-            manager.start()
-            assert len(numbers(read(manager, "trace")[0])) == producer.emitted, "not waited for"
-            producer.emit(100)
-            producer.sock.close()
-            producer.connect()
-            producer.emit(100)
-            assert numbers(read(manager, "trace")[0]) == list(range(producer.emitted))
-        assert producer.emitted == 1600
-        manager.wait_until_stored(1)
-    finally:
-        producer.close()
-    manager.wait_until_stored(0)
 
 
 def test_what_does_not_fit_is_as_without_and_said(directory: str) -> None:
