@@ -273,10 +273,11 @@ class Model(Part):
         """An event is removed with its last reference."""
         if self.keeps:
             return
-        programs = (p.events for p in self.programs.values() if p.connected)
-        orphans = (p.orphan for p in self.programs.values() if p.orphan)
-        read = (reader.name for reader in self.readers.values())
-        for name in self.fields.keys() - self._in_ftrace().union(self.awaited, read, *programs, *orphans):
+        left = self.fields.keys() - self.awaited
+        for p in self.programs.values():
+            left.difference_update(p.events if p.connected else (), p.orphan or ())
+        left.difference_update(reader.name for reader in self.readers.values())
+        for name in left - self._in_ftrace() if left else ():
             del self.fields[name]
             self.emitted.pop(name, None)
             for i in self.instances.values():
@@ -315,6 +316,8 @@ class Model(Part):
 
     def take_in(self) -> None:
         """All rings, oldest record first."""
+        if not any(p.ring or p.ended or p.has_waited for p in self.programs.values()):
+            return
         found = []
         for program in self.programs.values():
             taken = program.take()
