@@ -42,7 +42,6 @@ Fault = Callable[[], contextlib.AbstractContextManager[None]]
 FAULTS: dict[str, Fault] = {}
 
 SELDOM = {
-    "a_buffer_is_removed_before_the_log_names_the_new_one",
     "the_log_is_rewritten_in_place",
 }
 """Not found in a minute: the kill must come between two calls."""

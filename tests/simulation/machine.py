@@ -23,6 +23,8 @@ import utracefsd.daemon
 from tests.simulation.rings import DATA_RINGS, DataRing
 from utracefsd.consumers.plugins import plugins
 from utracefsd.consumers.plugins.contract import Record as PluginRecord
+from utracefsd.intake import rings as intake_rings
+from utracefsd.intake._giving_back import GivingBack
 from utracefsd.machine import _machine, peer, procfs, shares
 from utracefsd.machine.shares import Resource
 from utracefsd.state import folder, living, log_file
@@ -97,6 +99,12 @@ class _Threading:
         def __init__(self, **_: object) -> None: ...
 
         def start(self) -> None: ...
+
+
+class _GivingBack:
+    """The daemon's thread gives memory back at once."""
+
+    start = GivingBack.run
 
 
 class _Worker(plugins.Worker):
@@ -186,6 +194,8 @@ class Machine:
             (log_file.LogFile, "make", _make_log),
             (plugins, "Worker", _Worker),
             (plugins, "threading", _Threading),
+            (intake_rings, "begin", lambda: None),
+            (intake_rings, "GivingBack", _GivingBack),
             (utracefsd.daemon, "Installed", lambda names: lambda: [self.plug_in]),
             (utracefsd.daemon, "possible_cpus", lambda: CPUS),
             (utracefsd.daemon, "free_memory_kb", lambda: 1 << 20),

@@ -101,7 +101,7 @@ def test_a_fault_is_found(name: str) -> None:
 
 
 def test_a_failure_shrinks_to_what_it_needs() -> None:
-    """A daemon that forgets filters: an event, its filter, a restart; each more step would do nothing."""
+    """A daemon that forgets filters: an event, its filter, a restart (`scarce` has both)."""
     with FAULTS["filters_are_not_written_down"]():
         outcome = Outcome("", Counter())
         seed = 0
