@@ -467,7 +467,7 @@ class World:
     def _rest(self, *, stalled: bool) -> None:
         """Until nothing is left to do, as server/serve.py."""
         daemon = self._live
-        for _ in range(64):
+        for _ in range(256):
             busy = False
             for port in (daemon.data, daemon.tracefs) if not daemon.gathering else (daemon.data,):
                 for accepted in port.ready():
