@@ -284,7 +284,7 @@ static int must_not_wait(void)
 
 int ut_reg_settle(struct ut_reg *reg)
 {
-	int error = errno;
+	int error = errno, is_due;
 	struct ut_session *s;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
@@ -293,6 +293,7 @@ int ut_reg_settle(struct ut_reg *reg)
 	ut_process_look();
 	s = reg->session;
 	if (s) {
+		is_due = s->state != UT_WAITING; /* else the thread knows when it tries again */
 		ut_begin(s, 0);
 		/* First look whether there is a daemon. The ring needs no answer of it. */
 		if (!ut_process_is_on_small_stack())
@@ -308,10 +309,10 @@ int ut_reg_settle(struct ut_reg *reg)
 			ut_lock();
 			ut_step(s, ut_clock_ns());
 		}
-		if (ut_thread_is_running())
-			ut_wake();
-		else
+		if (!ut_thread_is_running())
 			ut_thread_start();
+		else if (is_due)
+			ut_wake();
 	}
 	ut_unlock();
 	errno = error;

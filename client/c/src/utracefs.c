@@ -232,7 +232,14 @@ int utracefs_is_wanted(const struct utracefs_event *event)
 int utracefs_may_emit(const struct utracefs_event *event)
 {
 	struct ut_reg *reg = ut_reg_of_event(event);
+	int error = errno;
 
+	/* From here and not from within the emit: a small stack has no room for the frames of both. */
+	if (reg && !ut_reg_has_ring(reg) && ut_process_is_on_small_stack() && !ut_reg_settle(reg)) {
+		ut_reg_lose(reg);
+		reg = NULL;
+	}
+	errno = error;
 	return reg && ut_reg_may_emit(reg);
 }
 

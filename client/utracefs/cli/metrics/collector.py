@@ -51,6 +51,7 @@ DAEMON: Final = {
     "idle events gone for want of room": ("utracefs_idle_events_removed_total", 1),
     "descriptors to be closed": ("utracefs_descriptors_closing", 1),
     "connections to be accepted": ("utracefs_connections_waiting", 1),
+    "connections refused": ("utracefs_connections_refused_total", 1),
 }
 """Line of `daemon_stats`: metric, and the divisor to its unit."""
 

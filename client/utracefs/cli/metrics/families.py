@@ -89,6 +89,7 @@ FAMILIES: Final = {
         Family("utracefs_data_rings_unkept", "Data rings that are lost if their program ends in a restart."),
         Family("utracefs_data_rings_missing", "Data rings that did not come back after a restart."),
         Family("utracefs_connections_waiting", "Connections that are not accepted yet."),
+        Family("utracefs_connections_refused_total", "Connections of programs that were turned away."),
         Family("utracefs_descriptors_closing", "Descriptors of programs that are being closed."),
         Family("utracefs_idle_events_removed_total", "Idle events that gave way to new ones."),
         Family("utracefs_synthetic_records_unsure", "Synthetic records that the last restart may have lost."),
