@@ -337,6 +337,10 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 		ut_go(s, UT_TOO_OLD);
 		return -EBADF;
 	}
+	if (protocol >= 2 && s->is_old && s->forked_at && s->state == UT_SOCKET) {
+		s->is_old = 0; /* so this connection should have begun with numbers */
+		return -EBADF;
+	}
 	s->is_old = protocol < 2;
 	s->status_size = (uint32_t)size;
 	s->back_off = UT_FIRST_BACK_OFF_NS;

@@ -89,7 +89,7 @@ def test_a_program_with_patience_waits_for_a_slow_daemon(
 def test_4000_events_with_never_too_many_requests_at_once(daemon: FakeDaemon, session: Session) -> None:
     daemon.answering.clear()
     events = session.events([f"e{i} u64 a; u32 b" for i in range(4000)])
-    # the fake daemon fails above MAX_UNANSWERED
+    # the fake daemon fails above 2,048
     for _ in range(3):
         wait_for(lambda: daemon.clients and daemon.last.most_at_once)
         daemon.kick()
@@ -406,3 +406,42 @@ def test_a_signal_that_the_program_waits_for_does_not_find_the_thread(directory:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, b"2 1\n"), done.stderr
+
+
+OF_AN_OLDER_DAEMON = """
+import os, sys, time, utracefs
+event = utracefs.event("one u64 n")
+while not event:
+    time.sleep(0.001)
+print("on", flush=True)
+sys.stdin.readline()
+parent = os.getpid()
+if os.fork() == 0:
+    event.emit(0)
+    print("forked", flush=True)
+    while os.getppid() == parent:
+        event.emit(1)
+        time.sleep(0.01)
+    os._exit(0)
+sys.stdin.readline()
+os._exit(0)
+"""
+
+
+def test_a_child_of_a_program_of_an_older_daemon_beside_the_next_one(daemon: FakeDaemon) -> None:
+    """It connects as to the older one, and hears from the status of the other."""
+    command = b"one u64 n"
+    daemon.enabled_from_start = {command}
+    daemon.protocol = 1
+    with subprocess.Popen(
+        [sys.executable, "-c", OF_AN_OLDER_DAEMON], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdin is not None and program.stdout is not None
+        assert program.stdout.readline() == "on\n"
+        daemon.stop()
+        program.stdin.write("fork\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "forked\n"
+        daemon.protocol = 2
+        daemon.start()
+        wait_for(lambda: any(client.payloads(command) for client in daemon.clients))
