@@ -202,7 +202,7 @@ static void detach_all(struct ut_session *s)
 
 void utb_end(void)
 {
-	uint64_t until = ut_clock_ns() + UT_CLOSE_NS, now;
+	uint64_t until = ut_end_until(), now;
 	struct ut_session *open;
 	int saved = errno;
 

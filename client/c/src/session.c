@@ -648,11 +648,21 @@ static int has_one_thread(void)
 	return stat("/proc/self/task", &threads) == 0 ? threads.st_nlink == 3 : unshare(CLONE_THREAD) == 0;
 }
 
+uint64_t ut_end_until(void)
+{
+	static uint64_t until;
+	uint64_t now = ut_clock_ns();
+
+	if (now > until + UT_CLOSE_NS)
+		until = now + UT_CLOSE_NS;
+	return until;
+}
+
 /* The end of the process, or of a program's library that contains this one. Rings of the daemon need no
  * flush: it takes in all committed records. (Before that of utracefs.c.) */
 __attribute__((destructor(102))) static void end(void)
 {
-	uint64_t until = ut_clock_ns() + UT_CLOSE_NS;
+	uint64_t until = ut_end_until();
 	int is_alone;
 
 	if (!ut_process_is_own())
@@ -662,7 +672,7 @@ __attribute__((destructor(102))) static void end(void)
 		uint64_t now = ut_clock_ns();
 
 		ut_lock();
-			for (s = ut_sessions; s && has_sent_all(s); s = s->next)
+		for (s = ut_sessions; s && has_sent_all(s); s = s->next)
 			;
 		ut_unlock();
 		if (!s || now >= until)

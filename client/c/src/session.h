@@ -15,6 +15,9 @@
  * of an interpreter. */
 #define UT_CLOSE_NS 500000000ull
 
+/* UT_CLOSE_NS from now; at the end of an interpreter and then of its process, from the first of both. */
+uint64_t ut_end_until(void);
+
 /* Bytes of a command string, or of a name to be deleted: MAX_EVENT_DESC of the kernel less its NUL. */
 #define UT_MAX_COMMAND 511u
 
