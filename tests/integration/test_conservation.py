@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mount.mounting import wait_for
 from utracefs.tree.tracefs import PerfAttr
@@ -90,6 +92,65 @@ def test_several_producers_a_small_buffer_and_a_killed_one(
             dropped += numbers[b"dropped events"]
         assert kept == ftrace["recorded"]
         assert dropped == ftrace["lost"]
+
+
+MANY = """
+import utracefs
+events = [utracefs.event(f"many{n} u32 n") for n in range(3000)]
+for event in events:
+    event.emit(1)
+print("going", flush=True)
+utracefs.flush(60)
+"""
+
+
+@pytest.mark.parametrize("ring", ["1", "0"], ids=["ring", "socket"])
+def test_more_events_before_the_first_answer_than_requests_under_way(
+    daemon: DaemonProcess, environment: dict[str, str], ring: str
+) -> None:
+    """Records of the others have no place yet, and are counted."""
+
+    def counts(name: str) -> tuple[int, int]:
+        emitted, consumers = stats(tree.read_file(f"events/user_events/{name}/stats"))
+        return emitted, consumers["ftrace"]["recorded"]
+
+    with daemon.tree() as tree:
+        tree.write_file("standing_events", b"user_events:many*\n")
+        with daemon.paused():
+            program = subprocess.Popen(
+                [sys.executable, "-c", MANY],
+                env={**environment, "UTRACEFS_DATA_RING": ring},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert program.stdout is not None
+            assert program.stdout.readline() == "going\n"
+        program.communicate(timeout=60)
+        found = [counts(f"many{n}") for n in range(3000)]
+    assert [n for n, (emitted, _) in enumerate(found) if emitted != 1] == []
+    assert sum(recorded for _, recorded in found) > 1000
+
+
+LAST = """
+import time, utracefs
+utracefs.event("cons u64 n; __rel_loc char[] s").emit(1, "")
+print(time.monotonic(), flush=True)
+"""
+
+
+def test_a_program_in_python_waits_once_for_a_stopped_daemon(
+    daemon: DaemonProcess, environment: dict[str, str]
+) -> None:
+    """Half a second for the ends of the interpreter and of the process together."""
+
+    def end_s() -> float:
+        done = subprocess.run(
+            [sys.executable, "-c", LAST], env=environment, stdout=subprocess.PIPE, check=True
+        )
+        return time.monotonic() - float(done.stdout)
+
+    with daemon.paused():
+        assert 0.5 <= min(end_s() for _ in range(3)) < 0.9
 
 
 def test_two_consumers_one_of_them_off(daemon: DaemonProcess, environment: dict[str, str]) -> None:

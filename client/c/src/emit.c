@@ -115,10 +115,8 @@ static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uin
 	}
 	if (!has_no_place(reg, place))
 		return 0;
-	if (!ut_reg_settle(reg)) {
-		ut_reg_lose(reg);
+	if (!ut_reg_settle(reg) && (ut_reg_lose(reg) || !ut_reg_has_ring(reg)))
 		return 0;
-	}
 	place = atomic_load_explicit(&reg->place, memory_order_acquire);
 	if (reserve_at(reg, place, flag, size, r))
 		return 1;

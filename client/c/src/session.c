@@ -361,9 +361,11 @@ int ut_reg_lose(struct ut_reg *reg)
 
 	ut_lock();
 	s = reg->session;
-	/* (Not if nothing was tried yet, nor if another thread has just found a place.) */
-	is_lost = s && s->parents && s->state != UT_FORKED && (s->state != UT_NEW || s->due) && is_on(reg) &&
-		  !ut_reg_has_ring(reg);
+	/* (A child's not if nothing was tried yet; a program's if its registration has no room among those under
+	 * way.) */
+	is_lost = s && s->state != UT_FORKED && !ut_reg_has_ring(reg) && /* (another thread may have made it) */
+		  (s->parents ? s->state != UT_NEW || s->due : reg->state == UT_TO_ASK && !ut_has_room(s, 0)) &&
+		  is_on(reg);
 	if (is_lost)
 		ut_reg_count_cut_off(reg);
 	ut_unlock();

@@ -28,15 +28,14 @@ struct utracefs_event;
 #define UT_NR_CHUNKS 1024u
 #define UT_NO_NUMBER UINT32_MAX
 
-#define UT_ASKED 250u		    /* requests under way at a time; the daemon allows 256 */
-#define UT_ASKED_FIRST 2048u	    /* of a child, which may end before it reads: as many as its socket takes */
+#define UT_ASKED 2048u		    /* requests under way at a time: more than a socket takes */
 #define UT_IN_BYTES (64u << 10)	    /* more than any message from the daemon */
 #define UT_OUT_BYTES (128u << 10)   /* several requests, or one record of the largest size */
 #define UT_STATUS_BYTES (256u << 10) /* an event has an id below 65536, so the status file has fewer bytes */
 
 /* ut_session.memory: input, output, records to be sent, one payload, requests under way. */
 #define UT_ASKED_AT (UT_IN_BYTES + 2 * UT_OUT_BYTES + ((DR_MAX_PAYLOAD + 8) & ~7u))
-#define UT_MEMORY_BYTES (UT_ASKED_AT + UT_ASKED_FIRST * sizeof(struct ut_asked))
+#define UT_MEMORY_BYTES (UT_ASKED_AT + UT_ASKED * sizeof(struct ut_asked))
 
 #define UT_FIRST_BACK_OFF_NS 50000000ull
 
@@ -180,7 +179,7 @@ struct ut_session {
 	struct ut_out out;
 	size_t out_sent;
 	size_t batch_size, batch_sent; /* of UT_SENDS: records from taker.tail on */
-	struct ut_asked *asked; /* [UT_ASKED_FIRST] */
+	struct ut_asked *asked; /* [UT_ASKED] */
 	unsigned nr_asked;
 	uint32_t next_msgid;
 };
@@ -269,6 +268,8 @@ void ut_session_give_up(struct ut_session *session, uint32_t *ring, int is_lost)
 
 /* ---- requests.c: with the lock held */
 
+/* For one more request, which may have `more` bytes than a registration. */
+int ut_has_room(const struct ut_session *session, size_t more);
 /* 0, -ENOTCONN, or -EAGAIN if there is no space now. The entry is the last of `asked`. */
 int ut_ask(struct ut_session *session, enum ut_about about, void *what);
 void ut_forget_asked(struct ut_session *session, const void *what);

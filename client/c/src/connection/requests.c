@@ -38,15 +38,19 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 	}
 }
 
+int ut_has_room(const struct ut_session *s, size_t more)
+{
+	return !ut_is_connected(s->state) || (s->nr_asked < UT_ASKED && UT_OUT_BYTES - s->out.size >= 1024 + more);
+}
+
 /* Adds an entry with the next msgid: 0, or -EAGAIN if there is no space now. */
 int ut_ask(struct ut_session *s, enum ut_about about, void *what)
 {
 	struct ut_asked *asked = &s->asked[s->nr_asked];
-	const size_t most = 1024 + (about == UT_ABOUT_CALL ? DR_MAX_PAYLOAD : 0);
 
 	if (!ut_is_connected(s->state))
 		return -ENOTCONN;
-	if (s->nr_asked >= (s->parents ? UT_ASKED_FIRST : UT_ASKED) || UT_OUT_BYTES - s->out.size < most)
+	if (!ut_has_room(s, about == UT_ABOUT_CALL ? DR_MAX_PAYLOAD : 0))
 		return -EAGAIN;
 	*asked = (struct ut_asked){s->next_msgid++, about, what};
 	s->nr_asked++;

@@ -70,10 +70,10 @@ def test_children_with_threads_that_all_begin_at_once(work: Work) -> None:
             for thread in threads:
                 thread.join()
             os.kill(os.getpid(), signal.SIGKILL)
-        children(work, 10)
+        children(work, 40)
         """
     )
-    expected = {10 * who + part: list(range(10)) for who in range(10) for part in range(4)}
+    expected = {10 * who + part: list(range(10)) for who in range(40) for part in range(4)}
     wait_for(lambda: work.numbers() == expected, what=lambda: work.numbers())
 
 
