@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -151,6 +153,43 @@ def test_a_program_in_python_waits_once_for_a_stopped_daemon(
 
     with daemon.paused():
         assert 0.5 <= min(end_s() for _ in range(3)) < 0.9
+
+
+SHORT = """
+#include <unistd.h>
+#include <utracefs.h>
+UTRACEFS_EVENT(cons, (u64, n), (string, s));
+int main(void)
+{
+	UTRACEFS_EMIT(cons, 1, "");
+	return usleep(60000);
+}
+"""
+
+
+def test_a_program_that_ends_while_the_daemon_has_a_full_queue(
+    daemon: DaemonProcess, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """In the time between two attempts to connect."""
+    (tmp_path / "short.c").write_text(SHORT)
+    client = ROOT / "client" / "utracefs" / "c"
+    options = [f"-I{client}/include", f"{client}/lib/libutracefs.a", "-pthread"]
+    subprocess.run(["gcc", "-o", "short", "short.c", *options], cwd=tmp_path, check=True)
+    with daemon.tree() as tree, contextlib.ExitStack() as opened:
+        tree.write_file("standing_events", b"user_events:cons\n")
+        with daemon.paused():
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sock = opened.enter_context(socket.socket(socket.AF_UNIX))
+                    sock.setblocking(False)
+                    sock.connect(f"{daemon.directory}/user_events_data")
+            program = subprocess.Popen(
+                ["./short"], cwd=tmp_path, env={**environment, "UTRACEFS_PATIENCE_S": "0.01"}
+            )
+            time.sleep(0.3)
+        assert program.wait(60) == 0
+        emitted, _ = stats(tree.read_file("events/user_events/cons/stats"))
+    assert emitted == 1
 
 
 def test_two_consumers_one_of_them_off(daemon: DaemonProcess, environment: dict[str, str]) -> None:

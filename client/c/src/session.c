@@ -549,6 +549,8 @@ static int has_sent_all(void *session)
 	case UT_SOCKET:
 	case UT_SENDS:
 		return ut_ring_is_taken_in(s->ring) && !s->batch_size && (!ut_sends(s) || !s->out.size);
+	case UT_WAITING: /* there is a daemon, if its queue is full */
+		return s->error != -EAGAIN || ut_ring_is_taken_in(s->ring);
 	default:
 		return 1;
 	}
