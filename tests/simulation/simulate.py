@@ -51,6 +51,9 @@ def play(steps: Sequence[Step]) -> Outcome:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome
             failure = f"{type(error).__name__}: {error}"
             trace = traceback.format_exc(limit=-6)
+            traceback.clear_frames(error.__traceback__)
+        if failure:  # its frames had objects of a dead daemon
+            made.collect()
         return Outcome("\n".join(made.journal), made.reached, failure, trace)
 
 

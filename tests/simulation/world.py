@@ -421,6 +421,11 @@ class World:
         clients += [one.descriptors() for one in self.consumers]
         return self._mine.union(admin, self.store.kept.values(), *clients)
 
+    def collect(self) -> None:
+        """Sockets and files of daemons that died, whose numbers are no longer theirs."""
+        with self._logged():
+            gc.collect()
+
     def _bury(self) -> None:
         """At the end: nothing is left of the dead ones, nor of a failed run."""
         self.disk.dead = True
