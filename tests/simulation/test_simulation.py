@@ -118,7 +118,7 @@ def test_a_failure_shrinks_to_what_it_needs() -> None:
 
 def test_nothing_is_left() -> None:
     def left() -> list[str]:
-        return [name for name in os.listdir("/dev/shm") if name.startswith("utracefs-world-")]
+        return [name for name in os.listdir("/dev/shm") if name.startswith(f"utracefs-world-{os.getpid()}-")]
 
     before = len(os.listdir("/proc/self/fd")), left()
     play([("program", 0, 0, 0, 0), ("kill",), ("no such step",)])

@@ -1725,7 +1725,7 @@ def _emit(pid: int, record: Record, model: Model, *, ring: bool) -> None:
 
 @contextlib.contextmanager
 def world() -> Iterator[World]:
-    folder = Path(tempfile.mkdtemp(prefix="utracefs-world-", dir="/dev/shm"))
+    folder = Path(tempfile.mkdtemp(prefix=f"utracefs-world-{os.getpid()}-", dir="/dev/shm"))
     made = World(folder)
     try:
         yield made

@@ -384,7 +384,7 @@ static int follow(struct ut_reg *reg)
 	if (reg->was_off)
 		reg->unheard_until = ut_ring_position(s->ring);
 	if (*(const volatile uint8_t *)status == 0 && atomic_load(&reg->status) == &ut_pending)
-		atomic_store(&reg->lost, 0); /* those that found the ring full are no losses, either */
+		atomic_store(&reg->lost, 0); /* the ones that found the ring full are no losses, either */
 	ut_reg_point(reg, s->ring || s->flags & UT_TOKENS ? status : &ut_off);
 	return 0;
 }
