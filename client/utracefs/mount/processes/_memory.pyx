@@ -37,7 +37,6 @@ cdef extern from "remote_memory.h" nogil:
         uint64_t byte
         unsigned char mask
         int on
-        int atomic
     int rm_open(pid_t tid, rm_files *files, uint64_t *stack_address, char *random)
     int RM_READ, RM_WRITE
     int rm_move(rm_files files, uint64_t address, void *data, size_t size, int way)
@@ -274,13 +273,9 @@ cdef class Memory:
         access.address = address
         self.perform(access)
 
-    def set_bit(self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on) -> bool:
-        """Set or clear bit `bit` of the word of `size` bytes at `address`. Returns whether no change of its
-        other bits was undone.
-
-        If the file of a shared mapping can be opened, none is undone: the page is mapped here, too, and
-        changed atomically. Otherwise one byte is read and written, which undoes a change of its other bits in
-        the 300 ns between.
+    def set_bit(self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on) -> None:
+        """Set or clear bit `bit` of the word of `size` bytes at `address`: its byte is read and written, which
+        undoes a change of its other bits in the 300 ns between.
 
         OSError: EFAULT: not writable for the program, or no memory; ESRCH: it has ended.
         """
@@ -293,7 +288,6 @@ cdef class Memory:
         access.bit.mask = 1 << bit % 8
         access.bit.on = on
         self.perform(access)
-        return access.bit.atomic != 0
 
     def __reduce__(self):
         raise TypeError("a memory belongs to one process")

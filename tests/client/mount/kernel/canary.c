@@ -9,8 +9,7 @@
  *     fork N      pids of N children, which wait for the end of this program
  *     orphan      pid of a grandchild whose parent is gone
  *     vfork       pid of a child that has the same address space, until `vend`
- *     toggle N    N threads change one bit each of the memfd's word (bits 1 to N), atomically, until `quiet`
- *     quiet       how often they did, and how often a bit was not as its thread had left it
+ *     threads N   N more threads, which stay
  *     exec        the same program anew, in this process
  *     (another)   `ok`
  */
@@ -21,7 +20,6 @@
 #include <fcntl.h>
 #include <linux/perf_event.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -33,7 +31,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PATTERN = 0xa5, WORD_AT = 2048, ZONES = 3, MAX_THREADS = 7 };
+enum { PATTERN = 0xa5, WORD_AT = 2048, ZONES = 3 };
 
 static long page;
 static int alive[2]; /* children read from it until nobody can write */
@@ -220,56 +218,20 @@ static void vend(void)
 	printf("ok\n");
 }
 
-static int toggling;
-static pthread_t togglers[MAX_THREADS];
-static unsigned long changes[MAX_THREADS], undone[MAX_THREADS];
-
-/* Its bit is its own: nobody else changes it, so it always is as it was left. */
-static void *toggle_main(void *arg)
+static void *thread_main(void *unused)
 {
-	long i = (long)arg;
-	uint64_t mine = 2u << i, before, expected = 0;
-	uint64_t *word = word_of(&zones[2]);
-
-	while (__atomic_load_n(&toggling, __ATOMIC_RELAXED)) {
-		before = __atomic_fetch_xor(word, mine, __ATOMIC_SEQ_CST);
-		undone[i] += (before & mine) != expected;
-		expected = ~before & mine;
-		changes[i]++;
-	}
-	if (expected)
-		__atomic_fetch_and(word, ~mine, __ATOMIC_SEQ_CST);
-	return NULL;
+	pause();
+	return unused;
 }
 
-static void toggle(int count)
+static void threads(int count)
 {
-	long i;
+	pthread_t thread;
 
-	__atomic_store_n(&toggling, count, __ATOMIC_RELAXED);
-	for (i = 0; i < count; i++) {
-		changes[i] = undone[i] = 0;
-		if (pthread_create(&togglers[i], NULL, toggle_main, (void *)i))
+	while (count--)
+		if (pthread_create(&thread, NULL, thread_main, NULL))
 			die("pthread_create");
-	}
-	for (i = 0; i < count; i++)
-		while (__atomic_load_n(&changes[i], __ATOMIC_RELAXED) == 0)
-			sched_yield();
 	printf("ok\n");
-}
-
-static void quiet(void)
-{
-	unsigned long all = 0, wrong = 0;
-	int i, count = toggling;
-
-	__atomic_store_n(&toggling, 0, __ATOMIC_RELAXED);
-	for (i = 0; i < count; i++) {
-		pthread_join(togglers[i], NULL);
-		all += changes[i];
-		wrong += undone[i];
-	}
-	printf("changes=%lu undone=%lu\n", all, wrong);
 }
 
 int main(int argc, char **argv)
@@ -301,10 +263,8 @@ int main(int argc, char **argv)
 			do_vfork();
 		else if (strncmp(line, "vend", 4) == 0)
 			vend();
-		else if (sscanf(line, "toggle %d", &number) == 1 && number <= MAX_THREADS)
-			toggle(number);
-		else if (strncmp(line, "quiet", 5) == 0)
-			quiet();
+		else if (sscanf(line, "threads %d", &number) == 1)
+			threads(number);
 		else if (strncmp(line, "exec", 4) == 0)
 			execl("/proc/self/exe", argv[0], "again", (char *)NULL);
 		else

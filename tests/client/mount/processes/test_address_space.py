@@ -87,11 +87,10 @@ def test_callers(spaces: AddressSpaces, canary: Canary) -> None:
 
 def test_any_thread_of_a_process_calls(spaces: AddressSpaces, canary: Canary) -> None:
     space = spaces.of_caller(canary.pid)
-    canary.say("toggle 2")
+    canary.say("threads 2")
     tids = [int(tid) for tid in os.listdir(f"/proc/{canary.pid}/task")]
     assert len(tids) == 3
     assert {spaces.of_caller(tid) for tid in tids} == {space}
-    canary.say("quiet")
 
 
 def test_enablers(spaces: AddressSpaces, canary: Canary) -> None:

@@ -43,8 +43,8 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def set_bit(memory: Memory, canary: Canary, place: str, bit: int, on: bool) -> bool:
-    return memory.set_bit(canary.pid, canary.at[place], 8, bit, on)
+def set_bit(memory: Memory, canary: Canary, place: str, bit: int, on: bool) -> None:
+    memory.set_bit(canary.pid, canary.at[place], 8, bit, on)
 
 
 def test_it_reads_what_the_program_could(memory: Memory, canary: Canary) -> None:
@@ -95,25 +95,11 @@ def test_secret_memory_is_left_alone(memory: Memory, canary: Canary) -> None:
     assert errno_of(memory.set_bit, canary.pid, canary.at["secret"], 4, 0, True) == errno.EFAULT
 
 
-def test_how_it_is_written(memory: Memory, canary: Canary) -> None:
-    assert not set_bit(memory, canary, "private", 31, True)
-    assert set_bit(memory, canary, "private", 31, True)
-    assert not set_bit(memory, canary, "private", 29, True)
-    assert canary.words()["private"] == 5 << 29
-
-
-def test_a_shared_page_is_mapped_here(memory: Memory, canary: Canary) -> None:
-    """For a memfd it needs only the right to access the process; for memory without a descriptor, root."""
-    assert set_bit(memory, canary, "memfd", 3, True)
-    memory.write(canary.at["memfd"], b"\xff" * 8)
-    assert set_bit(memory, canary, "memfd", 40, False)
-    assert canary.words()["memfd"] == (1 << 64) - 1 - (1 << 40)
-    memory.write(canary.at["memfd"], bytes(8))
-    canary.say("toggle 3")
-    assert all(set_bit(memory, canary, "memfd", 0, i % 2 == 0) for i in range(1000))
-    assert canary.say("quiet").endswith(" undone=0")
-    if os.geteuid() == 0:
-        assert set_bit(memory, canary, "shared", 0, True)
+@pytest.mark.parametrize("place", ["private", "shared", "memfd"])
+def test_one_bit_changes(memory: Memory, canary: Canary, place: str) -> None:
+    for bit, on in [(31, True), (31, True), (29, True), (40, True), (30, False), (40, False)]:
+        set_bit(memory, canary, place, bit, on)
+    assert canary.words()[place] == 5 << 29
 
 
 def test_a_thread_without_a_cpu_does_not_hang(
@@ -250,6 +236,8 @@ FIND = r"""
 #define _GNU_SOURCE
 #include <assert.h>
 #include <linux/perf_event.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include "remote_memory.h"
 int main(void)
 {
@@ -349,8 +337,8 @@ def test_a_32_bit_program(tmp_path: Path) -> None:
         assert process.stdout is not None
         address = int(process.stdout.readline(), 16)
         with contextlib.closing(Memory(process.pid)) as memory:
-            assert not memory.set_bit(process.pid, address, 4, 31, True)
-            assert not memory.set_bit(process.pid, address, 4, 30, True)
+            memory.set_bit(process.pid, address, 4, 31, True)
+            memory.set_bit(process.pid, address, 4, 30, True)
             assert memory.read(address, 4) == b"\0\0\0\xc0"
         assert process.stdin is not None
         process.stdin.close()
@@ -397,7 +385,7 @@ def test_the_first_thread_has_ended(tmp_path: Path) -> None:
         assert process.stdout is not None and process.stdin is not None
         tid, address = process.stdout.readline().split()
         with contextlib.closing(Memory(int(tid))) as memory:
-            assert not memory.set_bit(process.pid, int(address, 16), 4, 0, True)
+            memory.set_bit(process.pid, int(address, 16), 4, 0, True)
         process.stdin.write("\n")
         process.stdin.close()
         assert process.stdout.readline() == "3\n"

@@ -26,16 +26,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -235,7 +230,6 @@ struct rm_bit {
 	uint64_t byte;	       /* address of the byte that has the bit */
 	unsigned char mask;    /* the bit in it */
 	int on;
-	int atomic; /* out: no change of the byte's other bits was undone */
 };
 
 /* Whether this is memory, as for get_user_pages(), and not a device (VM_IO, VM_PFNMAP), whose registers `mem`
@@ -273,124 +267,34 @@ static inline int rm_is_memory_of_any(struct rm_bit *b, const struct rm_vma *vma
 	return found;
 }
 
-/* The file of a shared mapping, or -1. The target of the link in /proc is checked (fstatat, O_PATH) before it
- * is opened, since opening alone changes some devices. */
-static inline int rm_open_file(const struct rm_bit *b, const struct rm_vma *vma)
-{
-	char path[64], self[64];
-	struct dirent *entry;
-	struct stat st;
-	int fd = -1, found;
-	DIR *fds;
-
-	/* As root; it needs CAP_CHECKPOINT_RESTORE. */
-	snprintf(path, sizeof(path), "/proc/%d/map_files/%llx-%llx", b->pid, (unsigned long long)vma->start,
-		 (unsigned long long)vma->end);
-	found = open(path, O_PATH | O_CLOEXEC);
-	snprintf(path, sizeof(path), "/proc/%d/fd", b->pid);
-	fds = found < 0 ? opendir(path) : NULL;
-	while (fds && found < 0 && (entry = readdir(fds)))
-		if (fstatat(dirfd(fds), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode) &&
-		    st.st_ino == vma->inode && st.st_dev == makedev(vma->major, vma->minor))
-			found = openat(dirfd(fds), entry->d_name, O_PATH | O_CLOEXEC);
-	if (fds)
-		closedir(fds);
-	if (found < 0)
-		return -1;
-	if (fstat(found, &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == vma->inode) {
-		snprintf(self, sizeof(self), "/proc/self/fd/%d", found);
-		fd = open(self, O_RDWR | O_CLOEXEC);
-	}
-	close(found);
-	return fd;
-}
-
-/* An atomic or, and-not of a word in our memory by the kernel, which returns EFAULT where an instruction
- * would raise SIGBUS: the file may be truncated at any time. */
-static inline int rm_atomic(void *word, int bit, int on)
-{
-	uint32_t unused = 0;
-	unsigned operation = (on ? FUTEX_OP_OR : FUTEX_OP_ANDN) | FUTEX_OP_OPARG_SHIFT;
-
-	return syscall(SYS_futex, &unused, FUTEX_WAKE_OP_PRIVATE, 0, NULL, word,
-		       FUTEX_OP(operation, bit, FUTEX_OP_CMP_EQ, 0)) >= 0;
-}
-
-/* 1: done. */
-static inline int rm_set_in_file(const struct rm_bit *b, const struct rm_vma *vma)
-{
-	uint64_t size = sysconf(_SC_PAGESIZE), at = b->byte - vma->start + vma->offset;
-	struct stat st;
-	int done = 0, bit, fd = rm_open_file(b, vma);
-	char *page;
-
-	if (fd < 0)
-		return 0;
-	page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at & ~(size - 1));
-	if (page == MAP_FAILED && fstat(fd, &st) == 0 && (uint64_t)st.st_blksize > size) {
-		size = st.st_blksize; /* hugetlbfs */
-		page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at & ~(size - 1));
-	}
-	if (page != MAP_FAILED) {
-		bit = __builtin_ctz(b->mask) + 8 * (at & 3);
-		if (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
-			bit ^= 24;
-		done = rm_atomic(page + (at & (size - 1) & ~(uint64_t)3), bit, b->on);
-		munmap(page, size);
-	}
-	close(fd);
-	return done;
-}
-
 /* Address of the byte with bit `bit` of the word of `size` bytes. It is bit `bit` % 8 there. */
 static inline uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
 {
 	return address + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? size - 1 - bit / 8 : bit / 8);
 }
 
-static inline int rm_read_byte(const struct rm_bit *b, unsigned char *value)
-{
-	ssize_t got = pread(b->files.mem, value, 1, (off_t)b->byte);
-
-	return got == 1 ? 0 : got == 0 ? -ESRCH : -EFAULT;
-}
-
-static inline int rm_change_byte(const struct rm_bit *b)
-{
-	unsigned char value;
-	int error = rm_read_byte(b, &value);
-	ssize_t put;
-
-	if (error)
-		return error;
-	value = b->on ? value | b->mask : value & ~b->mask;
-	put = pwrite(b->files.mem, &value, 1, (off_t)b->byte);
-	return put == 1 ? 0 : put == 0 ? -ESRCH : -EFAULT;
-}
-
-/* Set or clear the bit. Memory that is not shared can only be read and written: if the program changes
+/* Set or clear the bit. Another process's memory can only be read and written: if the program changes
  * another bit of the byte in the 300 ns between, its change is undone. Stopping its threads (ptrace) would
  * prevent that, and can change what their system calls return. -EFAULT: the program may not write there, or
  * it is no memory. */
 static inline int rm_set_bit(struct rm_bit *b)
 {
-	unsigned char first;
+	unsigned char value;
 	struct rm_vma vma;
+	ssize_t moved;
 	int error;
 
 	error = rm_find(b->files.maps, b->byte, &vma);
 	if (error)
 		return error;
-	if (!(vma.flags & RM_WRITE))
+	if (!(vma.flags & RM_WRITE) || !rm_is_memory_of_any(b, &vma))
 		return -EFAULT;
-	error = rm_read_byte(b, &first);
-	if (error)
-		return error;
-	if (!rm_is_memory_of_any(b, &vma))
-		return -EFAULT;
-	b->atomic = ((first & b->mask) != 0) == (b->on != 0) ||
-		    ((vma.flags & RM_SHARED) && rm_set_in_file(b, &vma));
-	return b->atomic ? 0 : rm_change_byte(b);
+	moved = pread(b->files.mem, &value, 1, (off_t)b->byte);
+	if (moved == 1 && !(value & b->mask) == (b->on != 0)) {
+		value ^= b->mask;
+		moved = pwrite(b->files.mem, &value, 1, (off_t)b->byte);
+	}
+	return moved == 1 ? 0 : moved == 0 ? -ESRCH : -EFAULT;
 }
 
 #endif
