@@ -178,6 +178,8 @@ class Instance(Part):
         self.filters: dict[str, int] = {}
         """Event: records with a larger k pass."""
         self.hist: dict[str, Counter[int]] = {}
+        self.removed_hist: dict[str, Counter[int]] = {}
+        """By event: the most that a histogram has counted which was removed since the daemon began."""
         self.traceoff: set[str] = set()
         """Events with the trigger `traceoff if k == 3`."""
         self.snapper: set[str] = set()
@@ -196,8 +198,10 @@ class Instance(Part):
     def turn(self, kind: str, name: str, *, on: bool) -> None:
         """Enable an event, or add a trigger; or the opposite."""
         found = getattr(self, kind)
-        if not on:
-            found.pop(name, None) if kind == "hist" else found.discard(name)
+        if not on and kind == "hist":
+            self.removed_hist[name] = self.removed_hist.get(name, Counter()) | found.pop(name, Counter())
+        elif not on:
+            found.discard(name)
         elif kind == "hist":
             self.hist[name] = Counter()
         else:
@@ -381,6 +385,8 @@ class Model(Part):
         self.emitted.clear()
         self.readers.clear()
         self.loose |= self.in_memory
+        for i in self.instances.values() if SETTINGS not in self.loose else ():
+            i.removed_hist.clear()
         if not self.record_tgid:
             self.tgids.clear()
         self.awaited = set(self.fields)
@@ -458,7 +464,9 @@ class Model(Part):
             filters = {name: texts[files[name] + "filter"] for name in names}
             i.filters = {name: int(text[4:]) for name, text in filters.items() if text != b"none\n"}
             triggers = {name: texts[files[name] + "trigger"] for name in names}
-            i.hist = {name: i.hist.get(name, Counter()) for name in names if b"hist:" in triggers[name]}
+            hists = [name for name in names if b"hist:" in triggers[name]]
+            none: Counter[int] = Counter()
+            i.hist = {name: i.hist.get(name, none) | i.removed_hist.get(name, none) for name in hists}
             i.traceoff = {name for name in names if b"traceoff:" in triggers[name]}
             i.snapper = {name for name in names if b"snapshot:" in triggers[name]}
             if b"is freed" in texts[place + "snapshot"]:
