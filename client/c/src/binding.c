@@ -67,7 +67,7 @@ void utb_event_init(struct utracefs_event *event, const char *command, unsigned 
 
 int utb_attach(struct utb_session *session, struct utracefs_event *event)
 {
-	int saved = errno, error = 0;
+	int error = 0;
 
 	ut_lock();
 	if (has_ended)
@@ -76,7 +76,6 @@ int utb_attach(struct utb_session *session, struct utracefs_event *event)
 		error = ut_events_attach(session, event);
 	event->reserved[0] = OF_BINDING;
 	ut_unlock();
-	errno = saved;
 	return error;
 }
 
@@ -137,7 +136,6 @@ void utb_close(struct utb_session *session)
 
 void utb_stats(struct utb_session *session, struct utb_stats *stats)
 {
-	int saved = errno;
 	struct ut_session *s;
 
 	memset(stats, 0, sizeof(*stats));
@@ -151,12 +149,10 @@ void utb_stats(struct utb_session *session, struct utb_stats *stats)
 			stats->lost += atomic_load(&reg->lost);
 	}
 	ut_unlock();
-	errno = saved;
 }
 
 void utb_event_stats(const struct utracefs_event *event, struct utb_event_stats *stats)
 {
-	int saved = errno;
 	struct ut_reg *reg;
 
 	memset(stats, 0, sizeof(*stats));
@@ -174,7 +170,6 @@ void utb_event_stats(const struct utracefs_event *event, struct utb_event_stats 
 		memcpy(stats->refusals, reg->refusals, sizeof(stats->refusals));
 	}
 	ut_unlock();
-	errno = saved;
 }
 
 /* ---- the process */
@@ -204,7 +199,6 @@ void utb_end(void)
 {
 	uint64_t until = ut_end_until(), now;
 	struct ut_session *open;
-	int saved = errno;
 
 	ut_lock();
 	has_ended = 1;
@@ -228,26 +222,21 @@ void utb_end(void)
 	if (ut_process_events.owner.session)
 		detach_all(ut_process_events.owner.session);
 	ut_unlock();
-	errno = saved;
 }
 
 int utb_next_warning(char *text, size_t size)
 {
-	int saved = errno, found;
+	int found;
 
 	ut_lock();
 	found = ut_next_warning(text, size);
 	ut_unlock();
-	errno = saved;
 	return found;
 }
 
 void utb_on_warning(void (*hook)(void))
 {
-	int saved = errno;
-
 	ut_lock();
 	ut_on_warning(hook);
 	ut_unlock();
-	errno = saved;
 }

@@ -101,18 +101,16 @@ static int add(const char *command, uint32_t flags, uint16_t event_id, uintptr_t
 int ut_enabler_add(const char *command, uint16_t flags, uint16_t event_id, void *addr, uint8_t size,
 		   uint8_t bit)
 {
-	int saved = errno, error;
+	int error;
 
 	if (strlen(command) > UT_MAX_COMMAND || (size != 4 && size != 8) || bit >= size * 8 ||
 	    (uintptr_t)addr % size)
 		return -EINVAL;
 	ut_lock();
-	ut_process_look();
 	error = add(command, flags, event_id, (uintptr_t)addr, size, bit);
 	if (enablers_session)
 		ut_thread_start();
 	ut_unlock();
-	errno = saved;
 	return error;
 }
 
@@ -128,12 +126,11 @@ int ut_enabler_is_known(const void *addr, uint8_t bit)
 
 int ut_enabler_remove(void *addr, uint8_t bit)
 {
-	int saved = errno, error = -ENOENT;
+	int error = -ENOENT;
 	struct ut_enabler **at;
 	uint64_t token;
 
 	ut_lock();
-	ut_process_look();
 	at = enablers_session ? find((uintptr_t)addr, bit) : NULL;
 	if (at && *at) {
 		token = (*at)->token;
@@ -142,6 +139,5 @@ int ut_enabler_remove(void *addr, uint8_t bit)
 		unregister(token);
 	}
 	ut_unlock();
-	errno = saved;
 	return error;
 }

@@ -22,7 +22,7 @@ struct ut_settings ut_settings;
 /* Not a mutex of the C library, which ends the program if a sandbox refuses futex(2). */
 static uint32_t lock_word; /* 0: free, 1: locked, 2: locked, and a thread may wait */
 static sigset_t mask_of_holder;
-static int cancel_of_holder;
+static int cancel_of_holder, errno_of_holder;
 
 static pid_t process; /* the owner of all state here; 0: none yet */
 static void (*become_child)(void);
@@ -47,13 +47,15 @@ void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until)
 {
 	uint64_t now = ut_clock_ns(), left = until > now ? until - now : 0;
 	struct timespec wait = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+	int error = errno;
 
-	if (!left || futex(word, FUTEX_WAIT, seen, &wait) == 0 || errno == EAGAIN || errno == EINTR ||
-	    errno == ETIMEDOUT)
-		return;
-	/* A sandbox refuses it: look again in a moment. */
-	wait = (struct timespec){0, left < NO_FUTEX_NS ? (long)left : NO_FUTEX_NS};
-	syscall(SYS_nanosleep, &wait, NULL);
+	if (left && futex(word, FUTEX_WAIT, seen, &wait) < 0 && errno != EAGAIN && errno != EINTR &&
+	    errno != ETIMEDOUT) {
+		/* A sandbox refuses it: look again in a moment. */
+		wait = (struct timespec){0, left < NO_FUTEX_NS ? (long)left : NO_FUTEX_NS};
+		syscall(SYS_nanosleep, &wait, NULL);
+	}
+	errno = error;
 }
 
 /* In a program with ThreadSanitizer, which knows pthread's locks only. */
@@ -90,41 +92,56 @@ static void block_signals(sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, &blocked, before);
 }
 
+static void start_child(void)
+{
+	process = getpid();
+	ut_rings_start_child();
+	ut_bell_close(&ut_bell); /* the parent's */
+	become_child();
+}
+
 void ut_lock(void)
 {
+	int error = errno, cancel, is_new_child;
 	sigset_t before;
-	int cancel;
 
 	/* A thread that is cancelled in connect(2) must not keep the lock. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	block_signals(&before);
 	/* A child that was forked without the fork handlers has one thread, and a lock without an owner. */
-	if (process && !ut_rings_are_marked())
+	is_new_child = process && !ut_rings_are_marked();
+	if (is_new_child)
 		lock_word = 0;
 	take_lock();
 	mask_of_holder = before;
 	cancel_of_holder = cancel;
+	errno_of_holder = error;
+	if (is_new_child)
+		start_child();
 }
 
 void ut_unlock(void)
 {
 	sigset_t before = mask_of_holder;
-	int cancel = cancel_of_holder;
+	int cancel = cancel_of_holder, error = errno_of_holder;
 
 	release_lock();
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_setcancelstate(cancel, NULL);
+	errno = error;
 }
 
 void ut_poll(struct pollfd *polled, nfds_t count, int timeout_ms)
 {
 	uint32_t never = 0;
+	int error = errno;
 
-	if (poll(polled, count, timeout_ms) >= 0 || errno == EINTR)
-		return;
-	if (timeout_ms < 0 || timeout_ms > NO_POLL_MS)
-		timeout_ms = NO_POLL_MS;
-	ut_futex_wait(&never, 0, ut_clock_ns() + (uint64_t)timeout_ms * 1000000u);
+	if (poll(polled, count, timeout_ms) < 0 && errno != EINTR) {
+		if (timeout_ms < 0 || timeout_ms > NO_POLL_MS)
+			timeout_ms = NO_POLL_MS;
+		ut_futex_wait(&never, 0, ut_clock_ns() + (uint64_t)timeout_ms * 1000000u);
+	}
+	errno = error;
 }
 
 void ut_futex_tell(uint32_t *word)
@@ -216,14 +233,6 @@ void ut_wake(void)
 	ut_bell_ring(&ut_bell);
 }
 
-static void start_child(void)
-{
-	process = getpid();
-	ut_rings_start_child();
-	ut_bell_close(&ut_bell); /* the parent's */
-	become_child();
-}
-
 /* Whether it is not `process` that runs here; false where a sandbox refuses getpid(2). */
 static int is_another(void)
 {
@@ -243,6 +252,14 @@ static void before_fork(void)
 	cancel_of_fork = cancel_of_holder;
 }
 
+static void in_parent(void)
+{
+	int error = errno; /* of the fork */
+
+	ut_unlock();
+	errno = error;
+}
+
 /* (Another fork handler may have emitted before: then this child is initialized already, and the lock is
  * free.) */
 static void in_child(void)
@@ -257,12 +274,6 @@ static void in_child(void)
 	pthread_setcancelstate(cancel_of_fork, NULL);
 }
 
-void ut_process_look(void)
-{
-	if (process && !ut_rings_are_marked())
-		start_child();
-}
-
 int ut_process_is_guest(void)
 {
 	return process && ut_rings_are_marked() && is_another();
@@ -270,9 +281,12 @@ int ut_process_is_guest(void)
 
 int ut_process_is_on_small_stack(void)
 {
-	stack_t stack;
+	stack_t stack = {.ss_flags = SS_DISABLE}; /* also if a sandbox refuses the call */
+	int error = errno;
 
-	return sigaltstack(NULL, &stack) == 0 && (stack.ss_flags & SS_ONSTACK) && stack.ss_size < SMALL_STACK;
+	sigaltstack(NULL, &stack);
+	errno = error;
+	return stack.ss_flags & SS_ONSTACK && stack.ss_size < SMALL_STACK;
 }
 
 /* exit(3) calls functions of atexit(3) first and then destructors, dlclose(3) destructors first, except those
@@ -317,7 +331,7 @@ int ut_process_init(void (*in_children)(void), void (*wake)(uint32_t))
 	/* An allocator with fork handlers must register them first: before a fork handlers run in reverse
 	 * order, and the code that holds our lock may allocate. */
 	free(malloc(sizeof(sigset_t)));
-	error = pthread_atfork(before_fork, ut_unlock, in_child);
+	error = pthread_atfork(before_fork, in_parent, in_child);
 	if (error)
 		return -error;
 	if (atexit(note_exit))

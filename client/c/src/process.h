@@ -33,7 +33,8 @@ static inline void *ut_map(size_t bytes)
 	return ut_mapped(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
-/* Blocks all signals, so hold it only briefly. Not recursive. */
+/* Blocks all signals, so hold it only briefly. Not recursive. ut_unlock sets errno to what it was at ut_lock.
+ * The first lock in a child that was forked without the fork handlers initializes it. */
 void ut_lock(void);
 void ut_unlock(void);
 
@@ -42,8 +43,6 @@ uint64_t ut_clock_ns(void);
 /* Once per process, with the lock held: 0 or -errno. in_children: further initialization of a child. wake: of
  * ut_rings_init. */
 int ut_process_init(void (*in_children)(void), void (*wake)(uint32_t ring));
-/* With the lock held: initializes a child that was forked without the fork handlers. */
-void ut_process_look(void);
 /* Whether this process called ut_process_init, or is an initialized child. */
 int ut_process_is_own(void);
 
@@ -57,14 +56,14 @@ void ut_process_end(void);
  * its parent does, whose thread talks to the daemon. It opens no session. */
 int ut_process_is_guest(void);
 
-/* A signal handler on a stack of the least size has no room for a step. */
+/* A signal handler on a stack of the least size has no room for a step. Keeps errno. */
 int ut_process_is_on_small_stack(void);
 
 /* Wakes the native thread. Callable from anywhere. */
 extern struct ut_bell ut_bell;
 void ut_wake(void);
 
-/* poll(2); in a sandbox that refuses it, a short wait. Without the lock. */
+/* poll(2); in a sandbox that refuses it, a short wait. Without the lock. Keeps errno, as the next one. */
 void ut_poll(struct pollfd *polled, nfds_t count, int timeout_ms);
 /* Wait, without the lock, until *word differs from `seen` or the time is `until`. */
 void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until);

@@ -7,10 +7,7 @@
  * does a child that ends at once.
  */
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
 
 #include "connection.h"
 #include "session.h"
@@ -60,7 +57,6 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 
 	if (ut_thread_init())
 		return NULL;
-	ut_process_look();
 	s = new_memory();
 	if (!s)
 		return NULL;
@@ -284,13 +280,13 @@ static int must_not_wait(void)
 
 int ut_reg_settle(struct ut_reg *reg)
 {
-	int error = errno, is_due;
 	struct ut_session *s;
+	uint32_t seen;
+	int is_due;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return ut_reg_has_ring(reg);
 	ut_lock();
-	ut_process_look();
 	s = reg->session;
 	if (s) {
 		is_due = s->state != UT_WAITING; /* else the thread knows when it tries again */
@@ -304,8 +300,9 @@ int ut_reg_settle(struct ut_reg *reg)
 			ut_hold(s);
 		while (s->parents && s->state == UT_NEW && !must_not_wait()) {
 			/* The daemon's queue is full: slower children may all find room there. */
+			seen = s->changes;
 			ut_unlock();
-			syscall(SYS_nanosleep, &(struct timespec){0, UT_BUSY_NS}, NULL);
+			ut_futex_wait(&s->changes, seen, ut_clock_ns() + UT_BUSY_NS);
 			ut_lock();
 			ut_step(s, ut_clock_ns());
 		}
@@ -315,7 +312,6 @@ int ut_reg_settle(struct ut_reg *reg)
 			ut_wake();
 	}
 	ut_unlock();
-	errno = error;
 	return ut_reg_has_ring(reg);
 }
 
@@ -323,17 +319,14 @@ int ut_reg_look(struct ut_reg *reg)
 {
 	const uint8_t *inherited = atomic_load(&reg->inherited);
 	const struct ut_session *s = reg->session;
-	int error = errno;
 
 	if (!inherited) {
 		if (must_not_wait())
 			return ut_reg_settle(reg);
 		ut_lock();
-		ut_process_look();
 		if (reg->session)
 			wait_for_answer(reg);
 		ut_unlock();
-		errno = error;
 		return *(const volatile uint8_t *)atomic_load(&reg->status) != 0;
 	}
 	if (s && ut_rings_are_marked() && ut_clock_ns() - s->forked_at > FOLLOW_NS && !ut_process_is_guest()) {
@@ -344,7 +337,6 @@ int ut_reg_look(struct ut_reg *reg)
 			ut_wake();
 		}
 		ut_unlock();
-		errno = error;
 	}
 	return *(const volatile uint8_t *)inherited != 0;
 }
@@ -356,8 +348,8 @@ int ut_reg_may_emit(struct ut_reg *reg)
 
 int ut_reg_lose(struct ut_reg *reg)
 {
-	int error = errno, is_lost;
 	const struct ut_session *s;
+	int is_lost;
 
 	ut_lock();
 	s = reg->session;
@@ -369,7 +361,6 @@ int ut_reg_lose(struct ut_reg *reg)
 	if (is_lost)
 		ut_reg_count_cut_off(reg);
 	ut_unlock();
-	errno = error;
 	return is_lost;
 }
 
@@ -377,7 +368,7 @@ int ut_reg_lose(struct ut_reg *reg)
 
 int ut_session_open(struct ut_session **session, unsigned flags)
 {
-	int saved = errno, error = 0;
+	int error = 0;
 	struct ut_session *s;
 
 	*session = NULL;
@@ -397,7 +388,6 @@ int ut_session_open(struct ut_session **session, unsigned flags)
 		ut_wake();
 	*session = error ? NULL : s;
 	ut_unlock();
-	errno = saved;
 	return error;
 }
 
@@ -419,18 +409,16 @@ static void forget(struct ut_reg *reg)
 int ut_session_register(struct ut_session *s, const char *command, uint16_t flags, uint16_t *event_id,
 			uint32_t *write_index)
 {
-	int saved = errno, error = 0;
+	int error = 0;
 	struct ut_reg *reg, *same;
 
 	if (strlen(command) > UT_MAX_COMMAND)
 		return -EINVAL;
 	ut_lock();
-	ut_process_look();
 	ut_begin(s, 1);
 	reg = ut_reg_new(s, command, flags);
 	if (!reg) {
 		ut_unlock();
-		errno = saved;
 		return -ENOMEM;
 	}
 	reg->event_id = *event_id;
@@ -453,7 +441,6 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 		ut_thread_start();
 	}
 	ut_unlock();
-	errno = saved;
 	return error;
 }
 
@@ -495,27 +482,24 @@ static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, con
 
 int ut_session_delete(struct ut_session *s, const char *name)
 {
-	int saved = errno, error;
+	int error;
 
 	if (strlen(name) > UT_MAX_COMMAND)
 		return -EINVAL;
 	ut_lock();
-	ut_process_look();
 	error = call(s, ut_put_delete, name, 0);
 	ut_unlock();
-	errno = saved;
 	return error;
 }
 
 int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 {
-	int saved = errno, error = -EFAULT;
+	int error = -EFAULT;
 	struct ut_session *s;
 
 	if (must_not_wait())
 		return error;
 	ut_lock();
-	ut_process_look();
 	s = reg->session;
 	if (s)
 		ut_begin(s, 0);
@@ -526,7 +510,6 @@ int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 			error = -EFAULT;
 	}
 	ut_unlock();
-	errno = saved;
 	return error;
 }
 
@@ -564,16 +547,14 @@ static uint64_t bytes_emitted(const struct ut_session *s)
 int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 {
 	uint64_t until = ut_clock_ns() + timeout_ns, emitted;
-	int saved = errno, error = 0, is_over = 0;
+	int error = 0, is_over = 0;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return -EDEADLK;
 	ut_lock();
-	ut_process_look();
 	emitted = bytes_emitted(s);
 	if (emitted == s->bytes_flushed) {
 		ut_unlock();
-		errno = saved;
 		return 0;
 	}
 	ut_begin(s, 1);
@@ -592,24 +573,19 @@ int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
 	if (error && interruption.has_said)
 		error = -EINTR;
 	ut_unlock();
-	errno = saved;
 	return error;
 }
 
 void ut_session_close_within(struct ut_session *s, uint64_t timeout_ns)
 {
-	int saved = errno;
-
 	if (ut_process_is_guest())
 		return;
 	ut_lock();
-	ut_process_look();
 	ut_drive(s, has_sent_all, s, ut_clock_ns() + timeout_ns);
 	end_session(s);
 	if (ut_thread_is_running())
 		ut_wake();
 	ut_unlock();
-	errno = saved;
 }
 
 void ut_session_close(struct ut_session *s)
@@ -619,26 +595,22 @@ void ut_session_close(struct ut_session *s)
 
 int ut_owner_flush(struct ut_owner *owner, uint64_t timeout_ns)
 {
-	int saved = errno;
 	struct ut_session *s;
 
 	ut_lock();
 	s = owner->session;
 	ut_unlock();
-	errno = saved;
 	return s ? ut_session_flush(s, timeout_ns) : 0;
 }
 
 void ut_owner_close(struct ut_owner *owner, uint64_t timeout_ns)
 {
-	int saved = errno;
 	struct ut_session *s;
 
 	ut_lock();
 	s = owner->session;
 	owner->is_closed = 1;
 	ut_unlock();
-	errno = saved;
 	if (s)
 		ut_session_close_within(s, timeout_ns);
 }

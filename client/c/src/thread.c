@@ -194,30 +194,26 @@ int ut_thread_start(void)
 
 int ut_thread_pause(void)
 {
-	int saved = errno, is_over;
+	int error = errno, is_over;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return 0;
 	ut_lock();
-	ut_process_look();
 	nr_pauses++;
 	ut_unlock();
 	is_over = await_end(ut_clock_ns() + PAUSE_NS);
-	errno = saved;
+	errno = error;
 	return is_over ? 0 : -ETIMEDOUT;
 }
 
 void ut_thread_resume(void)
 {
-	int saved = errno;
-
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return;
 	ut_lock();
 	if (nr_pauses && --nr_pauses == 0 && is_wanted)
 		ut_thread_start();
 	ut_unlock();
-	errno = saved;
 }
 
 /* ---- fork and the end */

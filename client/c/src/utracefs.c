@@ -114,7 +114,6 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 	session = events->owner.session;
 	if (!session)
 		return -ENOMEM;
-	ut_process_look();
 	found = know(events, event->command, event->flags);
 	if (!found)
 		return -ENOMEM;
@@ -160,14 +159,11 @@ static void attach(struct utracefs_event *event)
 
 void utracefs_attach(struct utracefs_event *event)
 {
-	int saved = errno;
-
 	ut_lock();
 	ut_warnings_are_said();
 	if (!event->registration)
 		attach(event);
 	ut_unlock();
-	errno = saved;
 }
 
 void ut_events_detach(struct utracefs_event *event)
@@ -191,17 +187,13 @@ void ut_events_detach(struct utracefs_event *event)
 
 void utracefs_detach(struct utracefs_event *event)
 {
-	int saved = errno;
-
 	ut_lock();
 	ut_events_detach(event);
 	ut_unlock();
-	errno = saved;
 }
 
 struct utracefs_event *utracefs_declare(const char *command, unsigned flags)
 {
-	int saved = errno;
 	struct known *made;
 
 	if (!command || strlen(command) > UT_MAX_COMMAND)
@@ -214,7 +206,6 @@ struct utracefs_event *utracefs_declare(const char *command, unsigned flags)
 		attach(&made->event);
 	}
 	ut_unlock();
-	errno = saved;
 	return made ? &made->event : NULL;
 }
 
@@ -232,14 +223,12 @@ int utracefs_is_wanted(const struct utracefs_event *event)
 int utracefs_may_emit(const struct utracefs_event *event)
 {
 	struct ut_reg *reg = ut_reg_of_event(event);
-	int error = errno;
 
 	/* From here and not from within the emit: a small stack has no room for the frames of both. */
 	if (reg && !ut_reg_has_ring(reg) && ut_process_is_on_small_stack() && !ut_reg_settle(reg)) {
 		ut_reg_lose(reg);
 		reg = NULL;
 	}
-	errno = error;
 	return reg && ut_reg_may_emit(reg);
 }
 
@@ -278,7 +267,7 @@ int utracefs_emit_iov(struct utracefs_event *event, const struct iovec *iov, int
 
 int utracefs_event_error(const struct utracefs_event *event, char *text, size_t size)
 {
-	int saved = errno, error = ENOTCONN;
+	int error = ENOTCONN;
 	const char *words = "";
 	struct ut_session *session;
 	struct ut_reg *reg;
@@ -300,13 +289,11 @@ int utracefs_event_error(const struct utracefs_event *event, char *text, size_t 
 		text[size - 1] = 0;
 	}
 	ut_unlock();
-	errno = saved;
 	return error;
 }
 
 void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_event_stats *stats)
 {
-	int saved = errno;
 	struct ut_reg *reg;
 
 	ut_lock();
@@ -314,7 +301,6 @@ void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_ev
 	stats->lost = reg ? atomic_load(&reg->lost) : 0;
 	stats->refused = reg ? atomic_load(&reg->refused) : 0;
 	ut_unlock();
-	errno = saved;
 }
 
 int utracefs_flush(unsigned timeout_ms)

@@ -23,7 +23,6 @@
 
 uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
-
 /* ---- status bytes of events */
 
 /* From here on the status of all placed events is zero. */

@@ -96,12 +96,9 @@ void ut_say_warnings_here(void)
 
 void utracefs_on_warning(void (*call)(const char *text))
 {
-	int saved = errno;
-
 	ut_lock();
 	call_with_text = call;
 	ut_unlock();
-	errno = saved;
 }
 
 const char *ut_error_name(int error)
