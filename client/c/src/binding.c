@@ -79,22 +79,12 @@ int utb_attach(struct utb_session *session, struct utracefs_event *event)
 	return error;
 }
 
-void utb_detach(struct utracefs_event *event)
-{
-	utracefs_detach(event);
-}
-
 int utb_look(struct utracefs_event *event, utb_interrupted call, void *arg)
 {
 	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
 	int is_on = utracefs_is_wanted(event);
 
 	return ut_interrupt_by(before).has_said ? -EINTR : is_on;
-}
-
-int utb_may_emit(const struct utracefs_event *event)
-{
-	return utracefs_may_emit(event);
 }
 
 int utb_settle(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted call, void *arg)
@@ -106,16 +96,6 @@ int utb_settle(struct utracefs_event *event, uint32_t size, uint64_t *until, utb
 					ut_reg_settle(reg));
 
 	return ut_interrupt_by(before).has_said ? -EINTR : has_place;
-}
-
-unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t size, uint64_t place)
-{
-	return ut_emit_fail(r, size, place);
-}
-
-void utb_wake(const struct utb_reserved *r)
-{
-	ut_emit_wake(r);
 }
 
 /* ---- sessions */
@@ -174,16 +154,6 @@ void utb_event_stats(const struct utracefs_event *event, struct utb_event_stats 
 
 /* ---- the process */
 
-int utb_pause(void)
-{
-	return ut_thread_pause();
-}
-
-void utb_resume(void)
-{
-	ut_thread_resume();
-}
-
 /* For a session whose other events remain. */
 static void detach_all(struct ut_session *s)
 {
@@ -202,8 +172,8 @@ void utb_end(void)
 
 	ut_lock();
 	has_ended = 1;
-	ut_on_warning(NULL);
 	ut_unlock();
+	utb_on_warning(NULL);
 	ut_owner_flush(&ut_process_events.owner, UT_CLOSE_NS);
 	/* Threads of the interpreter still emit, close and free: no session is used without the lock. */
 	do {
@@ -221,22 +191,5 @@ void utb_end(void)
 	ut_lock();
 	if (ut_process_events.owner.session)
 		detach_all(ut_process_events.owner.session);
-	ut_unlock();
-}
-
-int utb_next_warning(char *text, size_t size)
-{
-	int found;
-
-	ut_lock();
-	found = ut_next_warning(text, size);
-	ut_unlock();
-	return found;
-}
-
-void utb_on_warning(void (*hook)(void))
-{
-	ut_lock();
-	ut_on_warning(hook);
 	ut_unlock();
 }

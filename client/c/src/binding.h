@@ -78,17 +78,14 @@ void utb_session_free(struct utb_session *session);
  * -ENOMEM. After an error the event can be used, and is off permanently. */
 int utb_attach(struct utb_session *session, struct utracefs_event *event);
 void utb_event_init(struct utracefs_event *event, const char *command, unsigned flags);
-/* Removes all the library's pointers to this memory. Allowed after close, and twice. (No other thread may
- * be emitting the event.) The registration remains. */
-void utb_detach(struct utracefs_event *event);
+/* (utracefs_detach removes all the library's pointers to this memory; after close, too, and twice. No other
+ * thread may be emitting the event. The registration remains.) */
 
 /* Whether the event is on; waits for the daemon's answer, within the patience. A forked child gets its
  * parent's answer, without waiting. 1, 0, or -EINTR. Allowed in signal handlers. */
 int utb_look(struct utracefs_event *event, utb_interrupted interrupted, void *arg);
 
-/* For an emit of a pending event, in place of utb_look; without waiting: 0 if a child's parent had the answer
- * "off". Otherwise the daemon refuses the record if the event is off. Allowed in signal handlers. */
-int utb_may_emit(const struct utracefs_event *event);
+/* (For an emit of a pending event, in place of utb_look: utracefs_may_emit.) */
 
 /* Finds a place for records of this event, or waits for room for one of `size` bytes, as a lossless reader
  * asks: 1 if there is one, else 0. -EINTR. *until: 0 at a record's first call; it bounds all of its waits. */

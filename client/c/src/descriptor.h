@@ -48,7 +48,6 @@ struct ut_descriptor {
 	int fd; /* -1: none */
 	dev_t dev;
 	ino_t ino;
-	int is_anonymous; /* no inode of its own */
 	const struct ut_descriptor *beside;
 };
 
@@ -85,7 +84,6 @@ static inline int ut_take(struct ut_descriptor *d, int fd)
 	d->fd = moved;
 	d->dev = now.st_dev;
 	d->ino = now.st_ino;
-	d->is_anonymous = (now.st_mode & S_IFMT) == 0;
 	return 0;
 }
 

@@ -15,6 +15,9 @@
 #include "emit.h"
 #include "session.h"
 
+_Static_assert(sizeof(struct utb_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal),
+	       "utracefs_reserved");
+
 /* (The view is copied: after a fork by a signal handler in the middle of this, the child has none.) */
 static inline int reserve_at(struct ut_reg *reg, uint64_t place, uint32_t flag, uint32_t size,
 			     struct utb_reserved *r)
@@ -136,7 +139,8 @@ static inline int reserve_as(struct ut_reg *reg, uint32_t flag, uint32_t size, s
 	       reserve_later(reg, flag, size, place, r);
 }
 
-void ut_emit_wake(const struct utb_reserved *r)
+/* After a commit that asks for it. Keeps errno. */
+UT_EXPORTED void utb_wake(const struct utb_reserved *r)
 {
 	int error = errno;
 
@@ -156,10 +160,11 @@ static inline void commit(const struct utb_reserved *r)
 	struct data_ring view = {.header = r->header};
 
 	if (dr_commit(&view, r->record, r->size) || r->half)
-		ut_emit_wake(r);
+		utb_wake(r);
 }
 
-int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what)
+/* In place of a record: the daemon counts it as refused (data_ring.h); without room, as lost. */
+static void refuse(struct ut_reg *reg, const char *field, const char *what)
 {
 	size_t begin = strnlen(field, DR_MAX_WHY / 2), end = strnlen(what, DR_MAX_WHY / 2);
 	struct utb_reserved r;
@@ -171,25 +176,21 @@ int ut_emit_refuse(struct ut_reg *reg, const char *field, const char *what)
 		commit(&r);
 		atomic_fetch_add_explicit(&reg->refused, 1, memory_order_relaxed);
 	}
+}
+
+static inline int reserve(struct ut_reg *reg, size_t size, struct utb_reserved *r)
+{
+	if (__builtin_expect(size <= DR_MAX_PAYLOAD, 1))
+		return reserve_as(reg, 0, (uint32_t)size, r);
+	refuse(reg, "payload", "was too long");
 	return 0;
 }
 
-static inline int reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *r)
-{
-	if (__builtin_expect(size > DR_MAX_PAYLOAD, 0))
-		return ut_emit_refuse(reg, "payload", "was too long");
-	return reserve_as(reg, 0, size, r);
-}
-
-unsigned char *ut_emit_reserve(struct ut_reg *reg, uint32_t size, struct utb_reserved *r)
-{
-	return reserve(reg, size, r) ? r->record->payload : NULL;
-}
-
-unsigned char *ut_emit_fail(struct utb_reserved *r, uint32_t size, uint64_t place)
+/* After a failed attempt to reserve at `place`. NULL: counted as lost or refused; or must_settle. */
+UT_EXPORTED unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t size, uint64_t place)
 {
 	if (size > DR_MAX_PAYLOAD)
-		ut_emit_refuse(r->reg, "payload", "was too long");
+		refuse(r->reg, "payload", "was too long");
 	else if (r->half && ut_own.waits)
 		lose(r->reg, place, 0);
 	else if (r->half)
@@ -199,9 +200,26 @@ unsigned char *ut_emit_fail(struct utb_reserved *r, uint32_t size, uint64_t plac
 	return NULL;
 }
 
-void ut_emit_commit(const struct utb_reserved *r)
+int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved)
 {
-	commit(r);
+	struct utb_reserved *r = (struct utb_reserved *)(void *)reserved->internal;
+	struct ut_reg *reg = ut_reg_of_event(event);
+
+	reserved->payload = reg && reserve(reg, size, r) ? r->record->payload : NULL;
+	return reserved->payload != NULL;
+}
+
+void utracefs_commit(struct utracefs_reserved *reserved)
+{
+	commit((const struct utb_reserved *)(const void *)reserved->internal);
+}
+
+void utracefs_refuse(struct utracefs_event *event, const char *field, const char *what)
+{
+	struct ut_reg *reg = ut_reg_of_event(event);
+
+	if (reg)
+		refuse(reg, field, what);
 }
 
 /* ---- records in pieces */
@@ -307,7 +325,7 @@ static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
 	if (reg->nr_locs && size <= DR_MAX_PAYLOAD && !is_valid(reg, p, size))
 		return -EFAULT;
 	/* No space: taken and counted, as in the kernel. Or there is no daemon any more. */
-	if (!reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size, &r))
+	if (!reserve(reg, size, &r))
 		return ut_views[atomic_load(&reg->place) >> 32].header ? 0 : -EBADF;
 	if (p->n == 1)
 		memcpy(r.record->payload, (const unsigned char *)p->iov[0].iov_base + p->skip, size);
@@ -317,11 +335,14 @@ static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
 	return 0;
 }
 
-int ut_emit_iov(struct ut_reg *reg, const struct iovec *iov, int n)
+int utracefs_emit_iov(struct utracefs_event *event, const struct iovec *iov, int n)
 {
+	struct ut_reg *reg = ut_reg_of_event(event);
 	struct pieces p = {iov, n, 0};
 	ssize_t size = total(iov, n);
 
+	if (!reg)
+		return -EBADF;
 	return size < 0 ? (int)size : write_pieces(reg, &p, (size_t)size);
 }
 

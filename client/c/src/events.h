@@ -5,15 +5,12 @@
 #include "connection.h"
 #include "utracefs.h"
 
-struct known;
-
 /* A session of a binding (binding.h): declarations, and the session that the first of them makes. */
 struct utb_session {
 	struct ut_owner owner;
 	struct ut_settings settings;
 	int has_settings; /* otherwise those of the process */
-	struct known **known; /* all attached or declared commands and flags, by their hash */
-	uint32_t nr_buckets, nr_known;
+	void *known; /* all attached or declared commands and flags, of tsearch(3) */
 	struct utb_session *next; /* of the sessions that bindings made */
 };
 
@@ -25,10 +22,5 @@ int ut_events_attach(struct utb_session *session, struct utracefs_event *event);
 void ut_events_detach(struct utracefs_event *event);
 /* With the lock held: removes the declarations. */
 void ut_events_free(struct utb_session *session);
-
-static inline struct ut_reg *ut_reg_of_event(const struct utracefs_event *event)
-{
-	return __atomic_load_n((struct ut_reg *const *)&event->registration, __ATOMIC_ACQUIRE);
-}
 
 #endif

@@ -5,6 +5,9 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+/* In the library's table of symbols: for bindings (binding.h). */
+#define UT_EXPORTED __attribute__((visibility("default")))
+
 /* The beginning of a registration, read by an emit. */
 struct ut_target {
 	_Atomic(const uint8_t *) status;

@@ -192,7 +192,9 @@ int ut_thread_start(void)
 	return -error;
 }
 
-int ut_thread_pause(void)
+/* Both without the lock. */
+
+UT_EXPORTED int utb_pause(void)
 {
 	int error = errno, is_over;
 
@@ -206,7 +208,7 @@ int ut_thread_pause(void)
 	return is_over ? 0 : -ETIMEDOUT;
 }
 
-void ut_thread_resume(void)
+UT_EXPORTED void utb_resume(void)
 {
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return;

@@ -18,9 +18,6 @@ int ut_thread_init(void);
 int ut_thread_start(void);
 int ut_thread_is_running(void);
 int ut_thread_is_current(void);
-/* Before a fork, and after it in the parent; without the lock. binding.h */
-int ut_thread_pause(void);
-void ut_thread_resume(void);
 /* Permanently; without the lock. Whether it has ended. */
 int ut_thread_end(void);
 

@@ -1,4 +1,5 @@
 /* The public functions (utracefs.h): events, on the process's session or on those of bindings. */
+#include <search.h>
 #include <stdlib.h>
 
 #include "emit.h"
@@ -7,14 +8,10 @@
 #include "thread.h"
 
 _Static_assert(UTRACEFS_IS_PENDING == UT_PENDING, "what a pending event's byte says");
-_Static_assert(sizeof(struct utb_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal),
-	       "utracefs_reserved");
 
 struct utb_session ut_process_events;
 
 struct known {
-	struct known *next;
-	uint32_t hash;
 	int is_declared;
 	struct ut_reg *reg;
 	struct utracefs_event event; /* of utracefs_declare */
@@ -26,69 +23,36 @@ static void point(struct utracefs_event *event, const uint8_t *status)
 	__atomic_store_n(&event->state, status, __ATOMIC_RELEASE);
 }
 
-static void enter(struct utb_session *session, struct known *one)
+static int compare(const void *one, const void *other)
 {
-	struct known **bucket = &session->known[one->hash & (session->nr_buckets - 1)];
+	const struct utracefs_event *a = &((const struct known *)one)->event, *b = &((const struct known *)other)->event;
 
-	one->next = *bucket;
-	*bucket = one;
-}
-
-/* Twice as many buckets. 0 or -ENOMEM. */
-static int make_buckets(struct utb_session *session)
-{
-	uint32_t nr_old = session->nr_buckets, nr_new = nr_old ? 2 * nr_old : 64;
-	struct known **old = session->known, *next;
-	struct known **made = calloc(nr_new, sizeof(struct known *));
-
-	if (!made)
-		return -ENOMEM;
-	session->known = made;
-	session->nr_buckets = nr_new;
-	for (uint32_t i = 0; i < nr_old; i++)
-		for (struct known *one = old[i]; one; one = next) {
-			next = one->next;
-			enter(session, one);
-		}
-	free(old);
-	return 0;
+	return a->flags != b->flags ? (a->flags < b->flags ? -1 : 1) : strcmp(a->command, b->command);
 }
 
 /* With the lock held: the entry, made if there is none. NULL: no memory. */
 static struct known *know(struct utb_session *session, const char *command, unsigned flags)
 {
-	uint32_t hash = 2166136261u ^ flags; /* FNV-1a */
-	struct known *one;
+	const struct known wanted = {.event = {.command = command, .flags = flags}};
+	struct known **found = tfind(&wanted, &session->known, compare), *made;
 
-	for (const char *at = command; *at; at++)
-		hash = (hash ^ (unsigned char)*at) * 16777619u;
-	one = session->nr_buckets ? session->known[hash & (session->nr_buckets - 1)] : NULL;
-	for (; one; one = one->next)
-		if (one->hash == hash && one->event.flags == flags && strcmp(one->command, command) == 0)
-			return one;
-	if (session->nr_known >= session->nr_buckets && make_buckets(session))
+	if (found)
+		return *found;
+	made = calloc(1, sizeof(*made) + strlen(command) + 1);
+	if (!made)
 		return NULL;
-	one = calloc(1, sizeof(*one) + strlen(command) + 1);
-	if (!one)
-		return NULL;
-	strcpy(one->command, command);
-	one->hash = hash;
-	one->event = (struct utracefs_event){.state = &ut_off, .command = one->command, .flags = flags};
-	enter(session, one);
-	session->nr_known++;
-	return one;
+	made->event = (struct utracefs_event){
+		.state = &ut_off, .command = strcpy(made->command, command), .flags = flags};
+	if (tsearch(made, &session->known, compare))
+		return made;
+	free(made);
+	return NULL;
 }
 
 void ut_events_free(struct utb_session *events)
 {
-	for (uint32_t i = 0; i < events->nr_buckets; i++)
-		for (struct known *one = events->known[i], *next; one; one = next) {
-			next = one->next;
-			free(one);
-		}
-	free(events->known);
+	tdestroy(events->known, free);
 	events->known = NULL;
-	events->nr_buckets = events->nr_known = 0;
 }
 
 /* After the end of the library. */
@@ -230,37 +194,6 @@ int utracefs_may_emit(const struct utracefs_event *event)
 		reg = NULL;
 	}
 	return reg && ut_reg_may_emit(reg);
-}
-
-int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_reserved *reserved)
-{
-	struct ut_reg *reg = ut_reg_of_event(event);
-
-	if (!reg)
-		return 0;
-	reserved->payload = ut_emit_reserve(reg, size > UINT32_MAX ? UINT32_MAX : (uint32_t)size,
-					    (struct utb_reserved *)(void *)reserved->internal);
-	return reserved->payload != NULL;
-}
-
-void utracefs_commit(struct utracefs_reserved *reserved)
-{
-	ut_emit_commit((const struct utb_reserved *)(const void *)reserved->internal);
-}
-
-void utracefs_refuse(struct utracefs_event *event, const char *field, const char *what)
-{
-	struct ut_reg *reg = ut_reg_of_event(event);
-
-	if (reg)
-		ut_emit_refuse(reg, field, what);
-}
-
-int utracefs_emit_iov(struct utracefs_event *event, const struct iovec *iov, int n)
-{
-	struct ut_reg *reg = ut_reg_of_event(event);
-
-	return reg ? ut_emit_iov(reg, iov, n) : -EBADF;
 }
 
 /* ---- all events */

@@ -211,7 +211,7 @@ int main(void)
 			answer = answer ? answer : nr_events;
 			nr_events++;
 		} else if (sscanf(line, "detach %d", &a) == 1) {
-			utb_detach(&events[a]);
+			utracefs_detach(&events[a]);
 			memset(&events[a], 0xaa, sizeof(events[a]));
 			answer = 0;
 		} else if (sscanf(line, "look %d", &a) == 1) {

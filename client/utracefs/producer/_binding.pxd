@@ -52,9 +52,9 @@ cdef extern from "binding.h" nogil:
     void utb_session_free(utb_session *session)
     int utb_attach(utb_session *session, utracefs_event *event)
     void utb_event_init(utracefs_event *event, const char *command, unsigned flags)
-    void utb_detach(utracefs_event *event)
+    void utracefs_detach(utracefs_event *event)
     int utb_look(utracefs_event *event, utb_interrupted interrupted, void *arg)
-    int utb_may_emit(const utracefs_event *event)
+    int utracefs_may_emit(const utracefs_event *event)
     int utb_settle(
         utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted interrupted, void *arg
     )

@@ -19,12 +19,12 @@ from utracefs.producer._binding cimport (
     PENDING,
     raise_what_is_set,
     run_handlers,
-    utb_detach,
     utb_event_init,
     utb_event_stats,
     utb_event_stats_of,
     utb_look,
     utb_settle,
+    utracefs_detach,
 )
 
 KINDS = {
@@ -91,7 +91,7 @@ cdef class Event:
         self.ambiguous = self.nr_fields > 1 and len(set(keywords)) < self.nr_fields
 
     def __dealloc__(self):
-        utb_detach(&self.own)
+        utracefs_detach(&self.own)
         PyMem_Free(self.steps)
 
     cdef int look(self) except -1:

@@ -307,10 +307,8 @@ int ut_write_enabler(struct ut_enabler *enabler, int on);
 
 /* A warning for the program's user. `session` may be NULL. */
 void ut_warn(struct ut_session *session, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int ut_next_warning(char *text, size_t size);
 /* "EINVAL"; where the C library has no names, as musl, its description. */
 const char *ut_error_name(int error);
-void ut_on_warning(void (*hook)(void));
 /* From now on ut_say_warnings says a warning if no binding fetches it. The native thread calls that, without
  * the lock. */
 void ut_warnings_are_said(void);

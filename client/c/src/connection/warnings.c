@@ -46,7 +46,7 @@ void ut_warnings_are_said(void)
 	struct stat found;
 
 	if (!are_said && fstat(2, &found) == 0)
-		standard_error = (struct ut_descriptor){2, found.st_dev, found.st_ino, 0, NULL};
+		standard_error = (struct ut_descriptor){2, found.st_dev, found.st_ino, NULL};
 	are_said = 1;
 }
 
@@ -69,6 +69,16 @@ static void say(const char *text)
 		sigtimedwait(&sent, NULL, &(struct timespec){0, 0});
 }
 
+static int next_warning(char *text, size_t size)
+{
+	if (!count || !size)
+		return 0;
+	snprintf(text, size, "%s", texts[first]);
+	first = (first + 1) % NR_TEXTS;
+	__atomic_store_n(&count, count - 1, __ATOMIC_RELAXED);
+	return 1;
+}
+
 void ut_say_warnings(void)
 {
 	while (__atomic_load_n(&count, __ATOMIC_RELAXED)) {
@@ -78,7 +88,7 @@ void ut_say_warnings(void)
 
 		ut_lock();
 		call = call_with_text ? call_with_text : say;
-		found = !hook && are_said && ut_next_warning(text, sizeof(text));
+		found = !hook && are_said && next_warning(text, sizeof(text));
 		ut_unlock();
 		if (!found)
 			return;
@@ -90,7 +100,7 @@ void ut_say_warnings_here(void)
 {
 	char text[TEXT_BYTES];
 
-	while (!hook && are_said && !call_with_text && ut_next_warning(text, sizeof(text)))
+	while (!hook && are_said && !call_with_text && next_warning(text, sizeof(text)))
 		say(text);
 }
 
@@ -112,17 +122,19 @@ const char *ut_error_name(int error)
 #endif
 }
 
-int ut_next_warning(char *text, size_t size)
+UT_EXPORTED int utb_next_warning(char *text, size_t size)
 {
-	if (!count || !size)
-		return 0;
-	snprintf(text, size, "%s", texts[first]);
-	first = (first + 1) % NR_TEXTS;
-	__atomic_store_n(&count, count - 1, __ATOMIC_RELAXED);
-	return 1;
+	int found;
+
+	ut_lock();
+	found = next_warning(text, size);
+	ut_unlock();
+	return found;
 }
 
-void ut_on_warning(void (*wanted)(void))
+UT_EXPORTED void utb_on_warning(void (*wanted)(void))
 {
+	ut_lock();
 	hook = wanted;
+	ut_unlock();
 }
