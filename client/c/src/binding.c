@@ -111,7 +111,7 @@ int utb_flush(struct utb_session *session, uint64_t timeout_ns, utb_interrupted 
 
 void utb_close(struct utb_session *session)
 {
-	ut_owner_close(&session->owner, UT_CLOSE_NS);
+	ut_owner_close(&session->owner);
 }
 
 void utb_stats(struct utb_session *session, struct utb_stats *stats)
@@ -167,28 +167,22 @@ static void detach_all(struct ut_session *s)
 
 void utb_end(void)
 {
-	uint64_t until = ut_end_until(), now;
-	struct ut_session *open;
+	uint64_t until = ut_end_until();
+	struct utb_session *open;
 
 	ut_lock();
 	has_ended = 1;
 	ut_unlock();
 	utb_on_warning(NULL);
 	ut_owner_flush(&ut_process_events.owner, UT_CLOSE_NS);
-	/* Threads of the interpreter still emit, close and free: no session is used without the lock. */
-	do {
-		open = NULL;
-		ut_lock();
-		for (struct utb_session *one = sessions; one && !open; one = one->next) {
-			open = one->owner.session;
-			one->owner.is_closed = 1;
-		}
-		ut_unlock();
-		now = ut_clock_ns();
-		if (open)
-			ut_session_close_within(open, now < until ? until - now : 0);
-	} while (open && !ut_process_is_guest());
 	ut_lock();
+	/* Threads of the interpreter still emit, close and free: from the beginning after each wait. */
+	do {
+		for (open = sessions; open && !open->owner.session; open = open->next)
+			open->owner.is_closed = 1;
+		if (open)
+			ut_session_close_until(open->owner.session, until);
+	} while (open && !ut_process_is_guest());
 	if (ut_process_events.owner.session)
 		detach_all(ut_process_events.owner.session);
 	ut_unlock();

@@ -40,14 +40,8 @@ static void remove_enabler(struct ut_enabler **at)
 /* Removes the token at the daemon. */
 static void unregister(uint64_t token)
 {
-	struct ut_session *s = enablers_session;
-	struct ut_call waiting = {.session = s};
-
-	if (ut_ask(s, UT_ABOUT_CALL, &waiting))
-		return; /* without a connection there is no token to remove */
-	ut_put_unregister(&s->out, s->asked[s->nr_asked - 1].msgid, token);
-	if (!ut_await(s, ut_is_done, &waiting))
-		ut_forget_asked(s, &waiting);
+	if (ut_is_connected(enablers_session->state)) /* otherwise there is no token to remove */
+		ut_session_call(enablers_session, ut_put_unregister, &token, 0);
 }
 
 static int add(const char *command, uint32_t flags, uint16_t event_id, uintptr_t addr, uint8_t size,
@@ -78,7 +72,7 @@ static int add(const char *command, uint32_t flags, uint16_t event_id, uintptr_t
 	made->bit = bit;
 	*find(addr, bit) = made;
 	ut_begin(enablers_session, 1);
-	if (!ut_await(enablers_session, is_answered, made))
+	if (!ut_await(enablers_session, is_answered, made, 0))
 		error = enablers_session->state == UT_WAITING ? -ENOTCONN : -ETIMEDOUT;
 	else if (made->state == UT_REFUSED)
 		error = -made->error;

@@ -30,7 +30,7 @@ void ut_settings_read(struct ut_settings *settings, const char *directory, uint6
  * address space. Zeroed, of whole pages; or NULL. */
 static inline void *ut_map(size_t bytes)
 {
-	return ut_mapped(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+	return ut_mapped(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 }
 
 /* Blocks all signals, so hold it only briefly. Not recursive. ut_unlock sets errno to what it was at ut_lock.

@@ -27,7 +27,7 @@ static unsigned nr_ended;
 static struct ut_session *new_memory(void)
 {
 	struct ut_session **last = &ended, *s;
-	uint8_t *status;
+	struct ut_pages *pages;
 
 	if (nr_ended > NR_ENDED) {
 		while ((*last)->next)
@@ -35,19 +35,17 @@ static struct ut_session *new_memory(void)
 		s = *last;
 		*last = NULL;
 		nr_ended--;
-		status = s->status_area;
+		pages = s->pages;
 	} else {
 		s = malloc(sizeof(*s));
-		status = mmap(NULL, UT_STATUS_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (!s || status == MAP_FAILED) {
+		pages = s ? ut_map(sizeof(*pages)) : NULL;
+		if (!pages) {
 			free(s);
-			if (status != MAP_FAILED)
-				munmap(status, UT_STATUS_BYTES);
 			return NULL;
 		}
 	}
 	memset(s, 0, sizeof(*s));
-	s->status_area = status;
+	s->pages = pages;
 	return s;
 }
 
@@ -119,9 +117,7 @@ static void end_session(struct ut_session *s)
 		s->chunks[i] = NULL;
 	}
 	s->nr_numbers = 0;
-	if (s->memory)
-		munmap(s->memory, UT_MEMORY_BYTES);
-	s->memory = NULL;
+	madvise(s->pages, sizeof(*s->pages), MADV_DONTNEED);
 	s->next = ended;
 	ended = s;
 	nr_ended++;
@@ -148,11 +144,14 @@ int ut_is_interrupted(void)
 	return interruption.has_said;
 }
 
-/* waits_for_daemon: continues between attempts to connect. */
+/* Runs steps of the session until done(arg), or until `until` (ns) or no progress is to be expected soon.
+ * waits_for_daemon: continues between attempts to connect. Returns whether it is done. Releases the lock while
+ * it waits. */
 static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until, int waits_for_daemon)
 {
-	int must_end = 0, must_wake = 1;
+	int before = ut_is_waiting, must_end = 0, must_wake = 1, is_done;
 
+	ut_is_waiting = 1;
 	for (;;) {
 		uint64_t now = ut_clock_ns(), due = ut_step_due(s), wait;
 		struct pollfd polled = {s->socket.fd, ut_step_events(s), 0};
@@ -163,15 +162,13 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 		/* Wake the thread only if it has to wait for something else: it wakes us after each step. */
 		must_wake |= polled.fd != s->socket.fd || polled.events != ut_step_events(s) ||
 			     state != s->state || due != ut_step_due(s);
-		if (done(arg))
-			return 1;
-		if (must_end || now >= until || (s->state == UT_WAITING && !waits_for_daemon) || s->state == UT_CLOSED)
-			return 0;
+		is_done = done(arg);
+		if (is_done || must_end || now >= until || (s->state == UT_WAITING && !waits_for_daemon) ||
+		    s->state == UT_CLOSED || (ut_process_is_guest() && !ut_thread_is_running()))
+			break;
 		due = ut_step_due(s);
 		wait = until < due ? until : due;
 		seen = s->changes;
-		if (ut_process_is_guest() && !ut_thread_is_running())
-			return 0;
 		if (ut_thread_is_running() && !ut_thread_is_current()) {
 			if (must_wake)
 				ut_wake();
@@ -188,29 +185,18 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 		must_end = ut_is_interrupted();
 		ut_lock();
 	}
-}
-
-static int wait_here(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until,
-		     int waits_for_daemon)
-{
-	int before = ut_is_waiting, is_done;
-
-	ut_is_waiting = 1;
-	is_done = drive(s, done, arg, until, waits_for_daemon);
 	ut_is_waiting = before;
 	return is_done;
 }
 
-int ut_drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
-{
-	return wait_here(s, done, arg, until, 0);
-}
-
-int ut_await(struct ut_session *s, int (*done)(void *), void *arg)
+int ut_await(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
 {
 	uint64_t began = ut_clock_ns(), left = ut_patience_for_answers, taken;
-	int is_done = ut_drive(s, done, arg, began + (left > UT_LATE_ANSWER_NS ? left : UT_LATE_ANSWER_NS));
+	int is_done;
 
+	if (until)
+		return drive(s, done, arg, until, 0);
+	is_done = drive(s, done, arg, began + (left > UT_LATE_ANSWER_NS ? left : UT_LATE_ANSWER_NS), 0);
 	taken = ut_clock_ns() - began;
 	if (!is_done && s->state != UT_WAITING)
 		ut_patience_for_answers -= taken < ut_patience_for_answers ? taken : ut_patience_for_answers;
@@ -263,7 +249,7 @@ static void wait_for_answer(struct ut_reg *reg)
 
 	ut_begin(s, 0);
 	if (!is_heard(reg))
-		ut_drive(s, is_heard, reg, began + s->patience);
+		drive(s, is_heard, reg, began + s->patience, 0);
 	taken = ut_clock_ns() - began;
 	s->patience -= taken < s->patience ? taken : s->patience;
 	if (reg->session && !is_heard(reg)) /* until the answer comes */
@@ -366,7 +352,7 @@ int ut_reg_lose(struct ut_reg *reg)
 
 /* ---- the interface of session.h */
 
-int ut_session_open(struct ut_session **session, unsigned flags)
+int ut_session_open(struct ut_session **session)
 {
 	int error = 0;
 	struct ut_session *s;
@@ -378,15 +364,14 @@ int ut_session_open(struct ut_session **session, unsigned flags)
 	s = ut_session_new(0, NULL, NULL);
 	if (!s) {
 		error = -ENOMEM;
-	} else if (flags & UT_WAIT) {
-		if (!ut_drive(s, is_connected, s, ut_clock_ns() + s->settings.patience_ns))
-			error = s->error == -EINPROGRESS ? -ENOENT : s->error;
-		if (error)
-			end_session(s);
+	} else if (!drive(s, is_connected, s, ut_clock_ns() + s->settings.patience_ns, 0)) {
+		error = s->error == -EINPROGRESS ? -ENOENT : s->error;
+		end_session(s);
+	} else {
+		*session = s;
+		if (ut_thread_start() == 0)
+			ut_wake();
 	}
-	if (!error && ut_thread_start() == 0)
-		ut_wake();
-	*session = error ? NULL : s;
 	ut_unlock();
 	return error;
 }
@@ -422,7 +407,7 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 		return -ENOMEM;
 	}
 	reg->event_id = *event_id;
-	if (!ut_await(s, is_answered, reg))
+	if (!ut_await(s, is_answered, reg, 0))
 		error = s->state == UT_WAITING || s->state == UT_CLOSED ? -ENOTCONN : -ETIMEDOUT;
 	else if (reg->state == UT_REFUSED)
 		error = -reg->error;
@@ -452,28 +437,27 @@ static int has_asked(void *arg)
 	return call->error != -EAGAIN;
 }
 
-static int await(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
+static int is_answered_call(void *call)
 {
-	return until ? ut_drive(s, done, arg, until) : ut_await(s, done, arg);
+	return ((struct ut_call *)call)->done;
 }
 
-/* Sends a request, written by `put`, and waits for the answer; until 0: as ut_await. With the lock held. */
-static int call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const void *), const void *arg,
-		uint64_t until)
+int ut_session_call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const void *), const void *arg,
+		    uint64_t until)
 {
 	struct ut_call waiting = {.session = s};
 	uint32_t msgid;
 
 	ut_begin(s, 1);
-	if (!is_up(s) && !await(s, is_up, s, until))
+	if (!is_up(s) && !ut_await(s, is_up, s, until))
 		return ut_is_connected(s->state) ? -ETIMEDOUT : -ENOTCONN;
-	if (!await(s, has_asked, &waiting, until))
+	if (!ut_await(s, has_asked, &waiting, until))
 		return -ETIMEDOUT;
 	if (waiting.error)
 		return waiting.error;
-	msgid = s->asked[s->nr_asked - 1].msgid;
+	msgid = s->pages->asked[s->nr_asked - 1].msgid;
 	put(&s->out, msgid, arg);
-	if (!await(s, ut_is_done, &waiting, until)) {
+	if (!ut_await(s, is_answered_call, &waiting, until)) {
 		ut_forget_asked(s, &waiting);
 		return is_up(s) ? -ETIMEDOUT : -ENOTCONN;
 	}
@@ -487,7 +471,7 @@ int ut_session_delete(struct ut_session *s, const char *name)
 	if (strlen(name) > UT_MAX_COMMAND)
 		return -EINVAL;
 	ut_lock();
-	error = call(s, ut_put_delete, name, 0);
+	error = ut_session_call(s, ut_put_delete, name, 0);
 	ut_unlock();
 	return error;
 }
@@ -503,9 +487,9 @@ int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 	s = reg->session;
 	if (s)
 		ut_begin(s, 0);
-	if (s && ut_await(s, is_answered, reg) && reg->state == UT_ANSWERED) {
+	if (s && ut_await(s, is_answered, reg, 0) && reg->state == UT_ANSWERED) {
 		record->write_index = reg->write_index;
-		error = call(s, ut_put_write, record, 0);
+		error = ut_session_call(s, ut_put_write, record, 0);
 		if (error == -ETIMEDOUT || error == -ENOTCONN)
 			error = -EFAULT;
 	}
@@ -528,7 +512,7 @@ static int has_sent_all(void *session)
 	case UT_UP:
 		return ut_ring_is_taken_in(s->ring) ||
 		       (!s->out.size && !s->to_ask &&
-			(s->forked_at || !s->nr_asked || s->asked[0].about != UT_ABOUT_RING));
+			(s->forked_at || !s->nr_asked || s->pages->asked[0].about != UT_ABOUT_RING));
 	case UT_SOCKET:
 	case UT_SENDS:
 		return ut_ring_is_taken_in(s->ring) && !s->batch_size && (!ut_sends(s) || !s->out.size);
@@ -544,75 +528,66 @@ static uint64_t bytes_emitted(const struct ut_session *s)
 	return s->bytes_before + ut_ring_position(s->ring);
 }
 
-int ut_session_flush(struct ut_session *s, uint64_t timeout_ns)
+static int flush(struct ut_session *s, uint64_t until)
 {
-	uint64_t until = ut_clock_ns() + timeout_ns, emitted;
-	int error = 0, is_over = 0;
+	uint64_t emitted = bytes_emitted(s);
+	int error, is_over = 0;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
 		return -EDEADLK;
-	ut_lock();
-	emitted = bytes_emitted(s);
-	if (emitted == s->bytes_flushed) {
-		ut_unlock();
+	if (emitted == s->bytes_flushed)
 		return 0;
-	}
 	ut_begin(s, 1);
 	do {
 		/* A daemon is starting again, or has no space for a connection now, or ended during the flush: the
 		 * records are for the next one. */
-		if (!is_up(s) && !ut_ring_is_taken_in(s->ring) && !wait_here(s, is_up, s, until, 1))
+		if (!is_up(s) && !ut_ring_is_taken_in(s->ring) && !drive(s, is_up, s, until, 1))
 			is_over = 1;
-		if (!ut_drive(s, has_sent_all, s, until) && is_up(s))
+		if (!drive(s, has_sent_all, s, until, 0) && is_up(s))
 			error = -ETIMEDOUT;
 		else
-			error = call(s, ut_put_plain, "sync", until);
+			error = ut_session_call(s, ut_put_plain, "sync", until);
 	} while (error == -ENOTCONN && !is_over && s->state != UT_CLOSED && !ut_ring_is_taken_in(s->ring));
 	if (!error)
 		s->bytes_flushed = emitted;
-	if (error && interruption.has_said)
-		error = -EINTR;
-	ut_unlock();
-	return error;
+	return error && interruption.has_said ? -EINTR : error;
 }
 
-void ut_session_close_within(struct ut_session *s, uint64_t timeout_ns)
+void ut_session_close_until(struct ut_session *s, uint64_t until)
 {
 	if (ut_process_is_guest())
 		return;
-	ut_lock();
-	ut_drive(s, has_sent_all, s, ut_clock_ns() + timeout_ns);
+	drive(s, has_sent_all, s, until, 0);
 	end_session(s);
 	if (ut_thread_is_running())
 		ut_wake();
-	ut_unlock();
 }
 
 void ut_session_close(struct ut_session *s)
 {
-	ut_session_close_within(s, UT_CLOSE_NS);
+	ut_lock();
+	ut_session_close_until(s, ut_clock_ns() + UT_CLOSE_NS);
+	ut_unlock();
 }
 
 int ut_owner_flush(struct ut_owner *owner, uint64_t timeout_ns)
 {
-	struct ut_session *s;
+	int error = 0;
 
 	ut_lock();
-	s = owner->session;
+	if (owner->session)
+		error = flush(owner->session, ut_clock_ns() + timeout_ns);
 	ut_unlock();
-	return s ? ut_session_flush(s, timeout_ns) : 0;
+	return error;
 }
 
-void ut_owner_close(struct ut_owner *owner, uint64_t timeout_ns)
+void ut_owner_close(struct ut_owner *owner)
 {
-	struct ut_session *s;
-
 	ut_lock();
-	s = owner->session;
 	owner->is_closed = 1;
+	if (owner->session)
+		ut_session_close_until(owner->session, ut_clock_ns() + UT_CLOSE_NS);
 	ut_unlock();
-	if (s)
-		ut_session_close_within(s, timeout_ns);
 }
 
 /* By the links of a folder: 2, and one for each thread. Without /proc by a call that does nothing, which only
@@ -639,22 +614,19 @@ uint64_t ut_end_until(void)
 __attribute__((destructor(102))) static void end(void)
 {
 	uint64_t until = ut_end_until();
+	struct ut_session *s;
 	int is_alone;
 
 	if (!ut_process_is_own())
 		return;
-	for (;;) {
-		struct ut_session *s;
-		uint64_t now = ut_clock_ns();
-
+	do {
 		ut_lock();
 		for (s = ut_sessions; s && has_sent_all(s); s = s->next)
 			;
+		if (s)
+			flush(s, until);
 		ut_unlock();
-		if (!s || now >= until)
-			break;
-		ut_session_flush(s, until - now);
-	}
+	} while (s && ut_clock_ns() < until);
 	is_alone = ut_thread_end() && ut_phase == UT_UNLOADED && has_one_thread();
 	if (!is_alone)
 		ut_phase = UT_EXITS;
@@ -665,7 +637,7 @@ __attribute__((destructor(102))) static void end(void)
 	if (is_alone) {
 		for (struct ut_session *s = ended, *next; s; s = next) {
 			next = s->next;
-			munmap(s->status_area, UT_STATUS_BYTES);
+			munmap(s->pages, sizeof(*s->pages));
 			free(s);
 		}
 		ut_free_all_later();

@@ -9,8 +9,6 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#define UT_WAIT 1u /* ut_session_open: connect now */
-
 /* Time for sending pending records over the socket at the end of a session, of the process, of the library or
  * of an interpreter. */
 #define UT_CLOSE_NS 500000000ull
@@ -25,8 +23,8 @@ uint64_t ut_end_until(void);
  * connects again by itself, repeats its registrations, and keeps its write indexes. */
 struct ut_session;
 
-/* With UT_WAIT -ENOENT or -ECONNREFUSED without a daemon; -ENOMEM. */
-int ut_session_open(struct ut_session **session, unsigned flags);
+/* Connects. -ENOENT or -ECONNREFUSED: there is no daemon; -ENOMEM. */
+int ut_session_open(struct ut_session **session);
 
 /* Waits for the daemon's answer: its errno, -ETIMEDOUT after 2 s (20 ms, if earlier waits were in vain and
  * no answer came since), -ENOTCONN without a daemon. An event that the session already has keeps its write
@@ -67,6 +65,7 @@ int ut_enabler_remove(void *addr, uint8_t bit);
 
 /* ---- for the layers above, with the lock held */
 
+struct ut_out;
 struct ut_owner;
 struct ut_record;
 struct ut_reg;
@@ -77,11 +76,12 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 /* Makes a forked session connect with the next step; also a session that waits for its next attempt, if
  * `is_asked`. */
 void ut_begin(struct ut_session *session, int is_asked);
-/* Runs steps of the session until done(arg), or until `until` (ns) or no progress is to be expected soon.
- * Returns whether it is done. Releases the lock while it waits. */
-int ut_drive(struct ut_session *session, int (*done)(void *), void *arg, uint64_t until);
-/* Like ut_drive, for an answer of the daemon; gives up when none can come. */
-int ut_await(struct ut_session *session, int (*done)(void *), void *arg);
+/* Runs steps of the session until done(arg), or until `until` (ns; 0: within the patience for answers) or no
+ * progress is to be expected soon. Returns whether it is done. Releases the lock while it waits. */
+int ut_await(struct ut_session *session, int (*done)(void *), void *arg, uint64_t until);
+/* Sends a request, written by `put`, and waits for the answer, as ut_await. 0 or negative errno. */
+int ut_session_call(struct ut_session *session, void (*put)(struct ut_out *, uint32_t, const void *),
+		    const void *arg, uint64_t until);
 
 /* Without the lock: an event that is about to be written has no place. Makes the ring, and connects; on a
  * small stack it leaves that to the thread. A child waits up to UT_CROWDED_NS while the daemon has too many
@@ -99,15 +99,14 @@ int ut_reg_lose(struct ut_reg *reg);
 /* Without the lock: the result of a write of this record, whose location words point outside, by the daemon:
  * it knows whether a tracer looks at them. 0 or negative errno; -EFAULT if it does not answer. */
 int ut_reg_ask(struct ut_reg *reg, struct ut_record *record);
-/* Send pending records and wait until the daemon has taken them in: 0 or negative errno. 0 at once if
- * nothing was emitted since the last flush. While there is no daemon it waits for one only if a ring has
- * records for it. */
-int ut_session_flush(struct ut_session *session, uint64_t timeout_ns);
-/* As ut_session_close. */
-void ut_session_close_within(struct ut_session *session, uint64_t timeout_ns);
-/* The same for the session of a user, if it has one; after a close it gets none. */
+/* With the lock held, as ut_session_close. */
+void ut_session_close_until(struct ut_session *session, uint64_t until);
+/* Without the lock: sends pending records and waits until the daemon has taken them in: 0 or negative errno. 0 at
+ * once if there is no session, or nothing was emitted since the last flush. While there is no daemon it waits for
+ * one only if a ring has records for it. */
 int ut_owner_flush(struct ut_owner *owner, uint64_t timeout_ns);
-void ut_owner_close(struct ut_owner *owner, uint64_t timeout_ns);
+/* Closes its session, if it has one; it gets no other. */
+void ut_owner_close(struct ut_owner *owner);
 /* While this thread waits, `call` is called after a signal and every 100 ms; a result other than 0 ends
  * the wait. Returns the previous setting. */
 struct ut_interruption {

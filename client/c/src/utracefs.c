@@ -243,5 +243,5 @@ int utracefs_flush(unsigned timeout_ms)
 
 void utracefs_close(void)
 {
-	ut_owner_close(&ut_process_events.owner, UT_CLOSE_NS);
+	ut_owner_close(&ut_process_events.owner);
 }

@@ -62,7 +62,7 @@ int main(void)
 		line[strcspn(line, "\n")] = 0;
 		text[0] = 0;
 		if (strcmp(line, "open") == 0) {
-			answer = ut_session_open(&sessions[nr], UT_WAIT);
+			answer = ut_session_open(&sessions[nr]);
 			answer = answer ? answer : nr++;
 		} else if (sscanf(line, "register %d %d %[^\n]", &s, &a, text) == 3) {
 			event_id = 0;
@@ -95,7 +95,7 @@ int main(void)
 			struct ut_session *one;
 
 			for (answer = 0; s-- && !answer;) {
-				answer = ut_session_open(&one, UT_WAIT);
+				answer = ut_session_open(&one);
 				if (!answer) {
 					event_id = 0;
 					answer = ut_session_register(one, "again u32 a", 0, &event_id, &index);

@@ -55,7 +55,7 @@ static void put(const char *what)
 	else if (strcmp(what, "delete") == 0)
 		ut_put_delete(&out, 5, "name");
 	else if (strcmp(what, "unregister") == 0)
-		ut_put_unregister(&out, 5, 200);
+		ut_put_unregister(&out, 5, &(uint64_t){200});
 	else if (strcmp(what, "written") == 0)
 		ut_put_enablers_written(&out, 70000);
 	else if (strcmp(what, "full") == 0) {
@@ -88,7 +88,7 @@ int main(void)
 			if (ut_parse_registered((struct ut_in){bytes, bytes + size}, line[11] == '1', &r)) {
 				puts("broken");
 			} else {
-				printf("%u %u %u %u %d", r.status_index, r.write_index, r.id, r.size, r.enabled);
+				printf("%u %u %u %u %u", r.status_index, r.write_index, r.id, r.size, r.enabled);
 				for (uint32_t i = 0; i < r.nr_locs; i++)
 					printf(" %u:%u", r.locs[i].offset, r.locs[i].flags);
 				puts("");

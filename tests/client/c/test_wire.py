@@ -98,6 +98,9 @@ def test_messages(wire: Program, message: bytes, text: str) -> None:
     assert wire.ask(f"parse {message.hex()}") == text.strip()
 
 
+ABSENT = 2**32 - 1
+
+
 def registered(wire: Program, token: int, result: object) -> str:
     return wire.ask(f"registered {token} {msgpack.packb(result).hex()}")
 
@@ -111,9 +114,9 @@ def test_results(wire: Program) -> None:
         "locs": [[4, 3], [8, 1, "new"]],
         "new": [1],
     }
-    assert registered(wire, 0, result) == "3 2 20 12 0 4:3 8:1"
-    assert registered(wire, 0, {"status_index": 3, "write_index": 2, "id": 20}) == "3 2 20 0 0"
-    assert registered(wire, 1, {"status_index": 3, "enabled": 1, "id": 20}) == "3 0 20 0 1"
+    assert registered(wire, 0, result) == f"3 2 20 12 {ABSENT} 4:3 8:1"
+    assert registered(wire, 0, {"status_index": 3, "write_index": 2, "id": 20}) == f"3 2 20 0 {ABSENT}"
+    assert registered(wire, 1, {"status_index": 3, "enabled": 1, "id": 20}) == f"3 {ABSENT} 20 0 1"
     broken: object
     for broken in (
         {**result, "status_index": 0},

@@ -28,7 +28,7 @@ uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 /* From here on the status of all placed events is zero. */
 static void unmap_status(struct ut_session *s)
 {
-	mmap(s->status_area, UT_STATUS_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+	mmap(s->pages->status, UT_STATUS_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
 	     0);
 }
 
@@ -147,31 +147,18 @@ static void warn_of_limits(struct ut_session *s)
 			ut_error_name(-s->error));
 }
 
-static void back_off(struct ut_session *s, uint64_t now)
-{
-	warn_of_limits(s);
-	ut_go(s, UT_LOST);
-	s->due = now + s->back_off;
-	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
-	if (!s->parents) /* otherwise it is its parent's, whose state it has */
-		unmap_status(s);
-	give_up_waiting(s);
-}
-
 void ut_close_connection(struct ut_session *s)
 {
 	ut_close(&s->socket);
 	ut_close(&s->status_fd);
-	while (s->nr_received)
-		ut_close(&s->received[--s->nr_received]);
 }
 
 static void fail_calls(struct ut_session *s)
 {
 	for (unsigned i = 0; i < s->nr_asked; i++) {
-		struct ut_call *call = s->asked[i].what;
+		struct ut_call *call = s->pages->asked[i].what;
 
-		if (s->asked[i].about == UT_ABOUT_CALL && call) {
+		if (s->pages->asked[i].about == UT_ABOUT_CALL && call) {
 			call->error = -ENOTCONN;
 			call->done = 1;
 		}
@@ -195,16 +182,21 @@ static void end_connection(struct ut_session *s)
 
 void ut_disconnect(struct ut_session *s)
 {
-	if (!s->parents)
+	if (!s->parents) /* otherwise it is its parent's, whose state it has */
 		unmap_status(s);
 	end_connection(s);
 }
 
+/* Or it could not be made. */
 static void lose_connection(struct ut_session *s, uint64_t now, int error)
 {
 	s->error = error;
 	ut_disconnect(s);
-	back_off(s, now);
+	warn_of_limits(s);
+	ut_go(s, UT_LOST);
+	s->due = now + s->back_off;
+	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
+	give_up_waiting(s);
 }
 
 /* The daemon does not take the ring. If another one has read it, the place up to which is known to that one
@@ -232,7 +224,7 @@ static void begin_enablers(struct ut_session *s)
 /* All that needs no answer, in one call, with the ring. 0, or -errno with nothing sent. */
 static int send_first(struct ut_session *s)
 {
-	s->out = (struct ut_out){.data = s->memory + UT_IN_BYTES, .room = UT_OUT_BYTES};
+	s->out = (struct ut_out){.data = s->pages->out, .room = UT_OUT_BYTES};
 	s->out_sent = s->nr_asked = 0;
 	ut_ask_anew(s);
 	if (s->state == UT_OFFERED)
@@ -249,17 +241,6 @@ static void start_connection(struct ut_session *s, uint64_t now)
 {
 	int fd, error;
 
-	if (!s->memory) {
-		void *at = mmap(NULL, UT_MEMORY_BYTES, PROT_READ | PROT_WRITE,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-		if (at == MAP_FAILED) {
-			s->error = -ENOMEM;
-			back_off(s, now);
-			return;
-		}
-		s->memory = at;
-	}
 	fd = may_be_refused(s) ? -EAGAIN : ut_connect(s->settings.directories, "user_events_data");
 	if (fd == -EAGAIN && s->patience) { /* a program's records have a place, a child waits for a moment */
 		s->patience -= s->patience < UT_BUSY_NS ? s->patience : UT_BUSY_NS;
@@ -275,9 +256,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		}
 	}
 	if (error) {
-		ut_close(&s->socket);
-		s->error = error;
-		back_off(s, now);
+		lose_connection(s, now, error);
 		return;
 	}
 	s->error = 0;
@@ -285,7 +264,6 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	s->in_size = 0;
 	s->batch_size = s->batch_sent = 0;
 	s->is_old |= s->state == UT_OLDER;
-	s->asked = (struct ut_asked *)(s->memory + UT_ASKED_AT);
 	if (s->state == UT_NEW && s->ring && ut_ring_has_file(s->ring)) {
 		ut_outlets[s->ring].by_socket = 0;
 		ut_go(s, UT_OFFER);
@@ -305,16 +283,6 @@ static void start_connection(struct ut_session *s, uint64_t now)
 
 /* ---- answers */
 
-static int next_fd(struct ut_session *s, struct ut_descriptor *descriptor)
-{
-	if (!s->nr_received)
-		return -EPROTO;
-	*descriptor = s->received[0];
-	s->nr_received--;
-	memmove(&s->received[0], &s->received[1], s->nr_received * sizeof(s->received[0]));
-	return 0;
-}
-
 static int status_came(struct ut_session *s, const struct ut_message *message)
 {
 	struct stat found;
@@ -325,9 +293,9 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 		return -ENOTCONN;
 	}
 	s->takes_writers = protocol = 0;
-	if (s->status_fd.fd >= 0 || ut_parse_number(message->result, "size", &size) ||
+	if (s->status_fd.fd < 0 || ut_parse_number(message->result, "size", &size) ||
 	    ut_parse_number(message->result, "writers", &s->takes_writers) == -EPROTO ||
-	    ut_parse_number(message->result, "protocol", &protocol) == -EPROTO || next_fd(s, &s->status_fd))
+	    ut_parse_number(message->result, "protocol", &protocol) == -EPROTO)
 		return -EPROTO;
 	/* Beyond the file's end the mapping would cause SIGBUS in the program. */
 	if (size == 0 || size > UT_STATUS_BYTES || fstat(s->status_fd.fd, &found) || (uint64_t)found.st_size < size)
@@ -373,7 +341,7 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 static int follow(struct ut_reg *reg)
 {
 	struct ut_session *s = reg->session;
-	const uint8_t *status = s->status_area + reg->status_index;
+	const uint8_t *status = s->pages->status + reg->status_index;
 
 	if (reg->status_index >= s->status_size)
 		return -EPROTO;
@@ -413,7 +381,7 @@ static int registered(struct ut_reg *reg, const struct ut_message *message)
 		}
 	}
 	reg->id = answer.id;
-	reg->event_id = answer.event_id;
+	reg->event_id = (uint16_t)answer.event_id;
 	reg->status_index = answer.status_index;
 	reg->write_index = answer.write_index;
 	reg->state = UT_ANSWERED;
@@ -426,13 +394,13 @@ static int response_came(struct ut_session *s, const struct ut_message *message)
 	struct ut_asked asked;
 	unsigned i = 0;
 
-	while (i < s->nr_asked && s->asked[i].msgid != message->msgid)
+	while (i < s->nr_asked && s->pages->asked[i].msgid != message->msgid)
 		i++;
 	if (i == s->nr_asked)
 		return -EPROTO;
-	asked = s->asked[i];
+	asked = s->pages->asked[i];
 	s->nr_asked--;
-	memmove(&s->asked[i], &s->asked[i + 1], (s->nr_asked - i) * sizeof(asked));
+	memmove(&s->pages->asked[i], &s->pages->asked[i + 1], (s->nr_asked - i) * sizeof(asked));
 	ut_patience_for_answers = UT_ANSWER_NS;
 	switch (asked.about) {
 	case UT_ABOUT_STATUS:
@@ -502,33 +470,32 @@ static int receive(struct ut_session *s)
 {
 	for (;;) {
 		struct ut_fds came;
-		ssize_t got = ut_receive(s->socket.fd, s->memory + s->in_size, UT_IN_BYTES - s->in_size, &came);
+		ssize_t got = ut_receive(s->socket.fd, s->pages->in + s->in_size, UT_IN_BYTES - s->in_size, &came);
 		size_t done = 0;
 		int error = 0;
 
 		if (got <= 0)
 			return got == -EAGAIN ? 0 : got ? (int)got : -ENOTCONN;
 		for (unsigned i = 0; i < came.count; i++) {
-			int taken = -EPROTO;
-
-			if (s->nr_received == sizeof(s->received) / sizeof(s->received[0]))
+			if (s->status_fd.fd >= 0) {
 				close(came.fds[i]);
-			else if ((taken = ut_take(&s->received[s->nr_received], came.fds[i])) == 0)
-				s->nr_received++;
-			error = error ? error : taken;
+				error = -EPROTO;
+			} else if (!error) {
+				error = ut_take(&s->status_fd, came.fds[i]);
+			}
 		}
 		if (error)
 			return error;
 		s->in_size += (size_t)got;
 		for (;;) {
-			ssize_t size = ut_object_size(s->memory + done, s->in_size - done);
+			ssize_t size = ut_object_size(s->pages->in + done, s->in_size - done);
 			struct ut_message message;
 
 			if (size < 0)
 				return -EPROTO;
 			if (size == 0)
 				break;
-			error = ut_parse(s->memory + done, (size_t)size, &message);
+			error = ut_parse(s->pages->in + done, (size_t)size, &message);
 			if (!error)
 				error = message_came(s, &message);
 			if (error)
@@ -536,7 +503,7 @@ static int receive(struct ut_session *s)
 			done += (size_t)size;
 		}
 		s->in_size -= done;
-		memmove(s->memory, s->memory + done, s->in_size);
+		memmove(s->pages->in, s->pages->in + done, s->in_size);
 		if (s->in_size == UT_IN_BYTES)
 			return -EPROTO; /* longer than any message of the protocol */
 	}
@@ -546,7 +513,7 @@ static int receive(struct ut_session *s)
 
 static int move_all(struct ut_session *s)
 {
-	void *at = mmap(s->status_area, s->status_size, PROT_READ, MAP_SHARED | MAP_FIXED, s->status_fd.fd, 0);
+	void *at = mmap(s->pages->status, s->status_size, PROT_READ, MAP_SHARED | MAP_FIXED, s->status_fd.fd, 0);
 	int error = at == MAP_FAILED ? -errno : s->state == UT_SOCKET && !ut_is_early(s) ? take_ring_back(s) : 0;
 
 	for (struct ut_reg *reg = s->regs; reg && !error; reg = reg->next)
@@ -567,8 +534,8 @@ static int advance(struct ut_session *s)
 
 	if (s->flags & UT_TOKENS)
 		return 0;
-	for (unsigned i = 0; i < s->nr_asked && !waits; i++)
-		waits = s->asked[i].about < UT_ABOUT_REG || (s->asked[i].about == UT_ABOUT_REG && s->asked[i].what);
+	for (const struct ut_asked *asked = s->pages->asked; asked < s->pages->asked + s->nr_asked && !waits; asked++)
+		waits = asked->about < UT_ABOUT_REG || (asked->about == UT_ABOUT_REG && asked->what);
 	if (waits)
 		return 0;
 	s->patience = s->settings.patience_ns; /* all answers have come */

@@ -33,10 +33,6 @@ struct utracefs_event;
 #define UT_OUT_BYTES (128u << 10)   /* several requests, or one record of the largest size */
 #define UT_STATUS_BYTES (256u << 10) /* an event has an id below 65536, so the status file has fewer bytes */
 
-/* ut_session.memory: input, output, records to be sent, one payload, requests under way. */
-#define UT_ASKED_AT (UT_IN_BYTES + 2 * UT_OUT_BYTES + ((DR_MAX_PAYLOAD + 8) & ~7u))
-#define UT_MEMORY_BYTES (UT_ASKED_AT + UT_ASKED * sizeof(struct ut_asked))
-
 #define UT_FIRST_BACK_OFF_NS 50000000ull
 
 /* Until the next attempt, if the daemon has too many new connections; of a forked child in all. */
@@ -107,11 +103,6 @@ struct ut_call {
 	int error; /* 0 or negative errno */
 };
 
-static inline int ut_is_done(void *call)
-{
-	return ((struct ut_call *)call)->done;
-}
-
 enum ut_about {
 	UT_ABOUT_STATUS,
 	UT_ABOUT_RING,
@@ -135,7 +126,19 @@ struct ut_owner {
 
 _Static_assert(offsetof(struct ut_reg, place) == offsetof(struct ut_target, place), "ut_target");
 
+/* Memory of a session that takes space where it is used. */
+struct ut_pages {
+	uint8_t status[UT_STATUS_BYTES]; /* zeros if there is none; first, since other pages take its place */
+	uint8_t in[UT_IN_BYTES];
+	uint8_t out[UT_OUT_BYTES];
+	uint8_t batch[UT_OUT_BYTES]; /* of UT_SENDS: records from taker.tail on */
+	uint8_t payload[DR_MAX_PAYLOAD]; /* of one of them */
+	struct ut_asked asked[UT_ASKED];
+};
+
 struct ut_session {
+	struct ut_pages *pages;
+
 	/* Read by a write: the registration of a number. */
 	_Atomic(struct ut_reg *) *_Atomic chunks[UT_NR_CHUNKS];
 	uint32_t nr_numbers;
@@ -161,11 +164,8 @@ struct ut_session {
 	uint64_t next_token;
 
 	struct ut_descriptor socket;
-	struct ut_descriptor received[4];
-	unsigned nr_received;
-	struct ut_descriptor status_fd;
+	struct ut_descriptor status_fd; /* received, and not mapped yet */
 	uint32_t status_size;
-	uint8_t *status_area; /* UT_STATUS_BYTES; zeros if there is no status */
 
 	int is_notified;  /* notify_enablers was sent */
 	uint64_t takes_writers; /* records on the socket may name their writer */
@@ -174,13 +174,11 @@ struct ut_session {
 	uint32_t parents; /* of a child that was never up: its parent's ring, to count in. 0: none */
 	struct dr_consumer taker; /* of UT_SENDS: of the ring */
 
-	uint8_t *memory; /* UT_MEMORY_BYTES; NULL before the first connection */
 	size_t in_size;
 	struct ut_out out;
 	size_t out_sent;
-	size_t batch_size, batch_sent; /* of UT_SENDS: records from taker.tail on */
-	struct ut_asked *asked; /* [UT_ASKED] */
-	unsigned nr_asked;
+	size_t batch_size, batch_sent;
+	unsigned nr_asked; /* of pages->asked */
 	uint32_t next_msgid;
 };
 

@@ -60,7 +60,7 @@ void ut_enabler_answered(struct ut_enabler *enabler, const struct ut_message *me
 		enabler->error = EPROTO;
 	} else {
 		/* (Also for 0: a child has its parent's bits, and the program may have set its own.) */
-		enabler->error = ut_write_enabler(enabler, answer.enabled) ? ENOMEM : 0;
+		enabler->error = ut_write_enabler(enabler, answer.enabled != 0) ? ENOMEM : 0;
 		enabler->state = UT_ANSWERED;
 	}
 }

@@ -46,7 +46,7 @@ int ut_has_room(const struct ut_session *s, size_t more)
 /* Adds an entry with the next msgid: 0, or -EAGAIN if there is no space now. */
 int ut_ask(struct ut_session *s, enum ut_about about, void *what)
 {
-	struct ut_asked *asked = &s->asked[s->nr_asked];
+	struct ut_asked *asked = &s->pages->asked[s->nr_asked];
 
 	if (!ut_is_connected(s->state))
 		return -ENOTCONN;
@@ -61,8 +61,8 @@ int ut_ask(struct ut_session *s, enum ut_about about, void *what)
 void ut_forget_asked(struct ut_session *s, const void *what)
 {
 	for (unsigned i = 0; i < s->nr_asked; i++)
-		if (s->asked[i].what == what)
-			s->asked[i].what = NULL;
+		if (s->pages->asked[i].what == what)
+			s->pages->asked[i].what = NULL;
 }
 
 void ut_ask_registrations(struct ut_session *s)

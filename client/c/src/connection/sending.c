@@ -15,11 +15,6 @@
 /* Room for one more object. */
 #define MAX_OBJECT (65536u + 64u)
 
-static uint8_t *batch_of(const struct ut_session *s)
-{
-	return s->memory + UT_IN_BYTES + UT_OUT_BYTES;
-}
-
 /* Whether the daemon has its registration in front of its records. */
 static int is_known(const struct ut_session *s, const struct ut_reg *reg)
 {
@@ -35,7 +30,7 @@ static int has_room(const struct ut_session *s)
 static void put_record(struct ut_session *s, uint32_t write_index, const struct dr_taken *taken,
 		       const uint8_t *payload)
 {
-	uint8_t *at = batch_of(s) + s->batch_size;
+	uint8_t *at = s->pages->batch + s->batch_size;
 	unsigned named = taken->flags & DR_NAMED ? DR_COMM : 0, size;
 	const unsigned room = BIN_MAX_OBJECT - BIN_MAX_HEADER - 4;
 	int is_signed = s->takes_writers && taken->tid && taken->length + BIN_SIGNATURE <= room;
@@ -91,7 +86,6 @@ static void put_losses(struct ut_session *s)
 /* Fills an empty batch. */
 static void put_records(struct ut_session *s)
 {
-	uint8_t *payload = batch_of(s) + UT_OUT_BYTES;
 	struct dr_consumer ahead;
 	struct dr_taken taken;
 	uint64_t holes = 0;
@@ -100,12 +94,12 @@ static void put_records(struct ut_session *s)
 		return;
 	put_losses(s);
 	ahead = s->taker;
-	while (has_room(s) && dr_next(&ahead, &taken, payload, DR_MAX_PAYLOAD, 0, &holes) == DR_RECORD) {
+	while (has_room(s) && dr_next(&ahead, &taken, s->pages->payload, DR_MAX_PAYLOAD, 0, &holes) == DR_RECORD) {
 		struct ut_reg *reg = ut_reg_of(s, taken.write_index & ~DR_REFUSED);
 		int is_unheard = reg && ahead.tail < reg->unheard_until;
 
 		if (reg && is_known(s, reg) && !is_unheard) {
-			put_record(s, reg->write_index | (taken.write_index & DR_REFUSED), &taken, payload);
+			put_record(s, reg->write_index | (taken.write_index & DR_REFUSED), &taken, s->pages->payload);
 			ahead.tail += taken.bytes;
 			continue;
 		}
@@ -124,13 +118,12 @@ static void put_records(struct ut_session *s)
 /* Gives back the places of what the socket has taken. */
 static void forget_sent(struct ut_session *s)
 {
-	uint8_t *batch = batch_of(s);
 	size_t at = 0;
 
 	while (at < s->batch_sent) {
 		uint32_t bytes = 0, count, word;
-		unsigned header = bin_get_header(batch + at, s->batch_size - at, &bytes);
-		struct bin_record record = bin_take_apart(batch + at + header, bytes);
+		unsigned header = bin_get_header(s->pages->batch + at, s->batch_size - at, &bytes);
+		struct bin_record record = bin_take_apart(s->pages->batch + at + header, bytes);
 
 		if (at + header + bytes > s->batch_sent)
 			break;
@@ -147,7 +140,7 @@ static void forget_sent(struct ut_session *s)
 			dr_advance(&s->taker, dr_need(word & DR_LENGTH_MASK));
 		}
 	}
-	memmove(batch, batch + at, s->batch_size - at);
+	memmove(s->pages->batch, s->pages->batch + at, s->batch_size - at);
 	s->batch_size -= at;
 	s->batch_sent -= at;
 	dr_publish(&s->taker);
@@ -156,7 +149,7 @@ static void forget_sent(struct ut_session *s)
 /* The rest of the batch. */
 static int send_batch(struct ut_session *s)
 {
-	int error = ut_send_bytes(s, batch_of(s), s->batch_size, &s->batch_sent);
+	int error = ut_send_bytes(s, s->pages->batch, s->batch_size, &s->batch_sent);
 
 	forget_sent(s);
 	return error;
@@ -227,6 +220,6 @@ void ut_lose_rest(struct ut_session *s)
 		if (reg->pending && is_known(s, reg))
 			put_loss(s, reg, (uint32_t)reg->pending);
 	if (!error)
-		ut_send_bytes(s, batch_of(s), s->batch_size, &s->batch_sent);
+		ut_send_bytes(s, s->pages->batch, s->batch_size, &s->batch_sent);
 	s->batch_size = s->batch_sent = 0;
 }

@@ -6,10 +6,12 @@
 
 /* ---- writing */
 
+/* Without room it removes the whole message. */
 static void put(struct ut_out *out, const void *bytes, size_t size)
 {
 	if (out->failed || out->room - out->size < size) {
 		out->failed = 1;
+		out->size = out->began;
 		return;
 	}
 	memcpy(out->data + out->size, bytes, size);
@@ -77,6 +79,12 @@ static void put_map(struct ut_out *out, unsigned count)
 	put_byte(out, 0x80 | count);
 }
 
+static void put_member(struct ut_out *out, const char *name, uint64_t value)
+{
+	put_str(out, name);
+	put_uint(out, value);
+}
+
 static void begin_request(struct ut_out *out, uint32_t msgid, const char *method, unsigned nr_params)
 {
 	out->began = out->size;
@@ -87,33 +95,22 @@ static void begin_request(struct ut_out *out, uint32_t msgid, const char *method
 	put_array(out, nr_params);
 }
 
-/* Completes the message or removes it. */
-static void end_message(struct ut_out *out)
-{
-	if (out->failed)
-		out->size = out->began;
-}
-
 void ut_put_plain(struct ut_out *out, uint32_t msgid, const void *method)
 {
 	begin_request(out, msgid, method, 0);
-	end_message(out);
 }
 
 void ut_put_notify(struct ut_out *out, uint32_t msgid)
 {
 	begin_request(out, msgid, "notify_enablers", 1);
 	put_map(out, 0);
-	end_message(out);
 }
 
 void ut_put_adopt_ring(struct ut_out *out, uint32_t msgid)
 {
 	begin_request(out, msgid, "adopt_ring", 1);
 	put_map(out, 1);
-	put_str(out, "early");
-	put_uint(out, 1);
-	end_message(out);
+	put_member(out, "early", 1);
 }
 
 void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, uint32_t flags,
@@ -125,30 +122,20 @@ void ut_put_register(struct ut_out *out, uint32_t msgid, const char *command, ui
 	put_map(out, 1 + (flags != 0) + (event_id != 0) + (token != UT_NO_TOKEN) + has_number);
 	put_str(out, "name_args");
 	put_str(out, command);
-	if (flags) {
-		put_str(out, "flags");
-		put_uint(out, flags);
-	}
-	if (event_id) {
-		put_str(out, "event_id");
-		put_uint(out, event_id);
-	}
-	if (token != UT_NO_TOKEN) {
-		put_str(out, "enable_token");
-		put_uint(out, token);
-	}
-	if (has_number) {
-		put_str(out, "write_index");
-		put_uint(out, number);
-	}
-	end_message(out);
+	if (flags)
+		put_member(out, "flags", flags);
+	if (event_id)
+		put_member(out, "event_id", event_id);
+	if (token != UT_NO_TOKEN)
+		put_member(out, "enable_token", token);
+	if (has_number)
+		put_member(out, "write_index", number);
 }
 
 void ut_put_about(struct ut_out *out, uint32_t msgid, const char *method, const char *text)
 {
 	begin_request(out, msgid, method, 1);
 	put_str(out, text);
-	end_message(out);
 }
 
 void ut_put_delete(struct ut_out *out, uint32_t msgid, const void *name)
@@ -160,7 +147,6 @@ void ut_put_handle(struct ut_out *out, uint32_t msgid, const char *method, uint6
 {
 	begin_request(out, msgid, method, 1);
 	put_uint(out, handle);
-	end_message(out);
 }
 
 /* The next of words separated by spaces; NULL: there is none. */
@@ -185,10 +171,8 @@ void ut_put_stream_open(struct ut_out *out, uint32_t msgid, const struct ut_stre
 	put_array(out, words);
 	for (word = attr->events; (word = next_word(word, &size)); word += size)
 		put_text(out, word, size);
-	put_str(out, "size");
-	put_uint(out, attr->size);
-	put_str(out, "watermark");
-	put_uint(out, attr->watermark);
+	put_member(out, "size", attr->size);
+	put_member(out, "watermark", attr->watermark);
 	if (attr->filter) {
 		put_str(out, "filter");
 		put_str(out, attr->filter);
@@ -198,7 +182,6 @@ void ut_put_stream_open(struct ut_out *out, uint32_t msgid, const struct ut_stre
 		put_array(out, 1);
 		put_str(out, attr->instance);
 	}
-	end_message(out);
 }
 
 void ut_put_write(struct ut_out *out, uint32_t msgid, const void *record)
@@ -212,16 +195,13 @@ void ut_put_write(struct ut_out *out, uint32_t msgid, const void *record)
 	put(out, &index, sizeof(index));
 	for (int i = 0; i < r->n; i++, skip = 0)
 		put(out, (const uint8_t *)r->iov[i].iov_base + skip, r->iov[i].iov_len - skip);
-	end_message(out);
 }
 
-void ut_put_unregister(struct ut_out *out, uint32_t msgid, uint64_t token)
+void ut_put_unregister(struct ut_out *out, uint32_t msgid, const void *token)
 {
 	begin_request(out, msgid, "DIAG_IOCSUNREG", 1);
 	put_map(out, 1);
-	put_str(out, "disable_token");
-	put_uint(out, token);
-	end_message(out);
+	put_member(out, "disable_token", *(const uint64_t *)token);
 }
 
 void ut_put_enablers_written(struct ut_out *out, uint64_t seq)
@@ -232,7 +212,6 @@ void ut_put_enablers_written(struct ut_out *out, uint64_t seq)
 	put_str(out, "enablers_written");
 	put_array(out, 1);
 	put_uint(out, seq);
-	end_message(out);
 }
 
 /* ---- reading */
@@ -522,45 +501,46 @@ static int take_locs(struct ut_in *in, struct ut_registered *registered)
 
 int ut_parse_registered(struct ut_in in, int with_token, struct ut_registered *registered)
 {
+	static const struct {
+		const char *name;
+		uint64_t most;
+		size_t at;
+	} numbers[] = {
+		{"status_index", INT32_MAX, offsetof(struct ut_registered, status_index)},
+		{"write_index", INT32_MAX, offsetof(struct ut_registered, write_index)},
+		{"id", UINT16_MAX, offsetof(struct ut_registered, id)},
+		{"event_id", UINT16_MAX, offsetof(struct ut_registered, event_id)},
+		{"size", UINT32_MAX, offsetof(struct ut_registered, size)},
+		{"enabled", 1, offsetof(struct ut_registered, enabled)},
+	};
+	const unsigned nr_numbers = sizeof(numbers) / sizeof(numbers[0]);
 	const char *member;
-	uint64_t count, value;
+	uint64_t count, value = 0;
 	size_t length;
-	int has_status = 0, has_index = 0, has_enabled = 0;
+	int error = 0;
 
-	registered->id = registered->event_id = registered->size = registered->nr_locs = 0;
+	*registered = (struct ut_registered){.write_index = UINT32_MAX, .enabled = UINT32_MAX};
 	if (take(&in, T_MAP, &count))
 		return -EPROTO;
-	while (count--) {
+	while (count-- && !error) {
+		unsigned i = 0;
+
 		if (take_bytes(&in, &member, &length))
 			return -EPROTO;
-		if (is_text(member, length, "locs")) {
-			if (take_locs(&in, registered))
-				return -EPROTO;
-			continue;
-		}
-		if (is_text(member, length, "status_index") && !take(&in, T_UINT, &value) && value <= INT32_MAX) {
-			registered->status_index = (uint32_t)value;
-			has_status = value > 0;
-		} else if (is_text(member, length, "write_index") && !take(&in, T_UINT, &value) && value <= INT32_MAX) {
-			registered->write_index = (uint32_t)value;
-			has_index = 1;
-		} else if (is_text(member, length, "id") && !take(&in, T_UINT, &value) && value <= UINT16_MAX) {
-			registered->id = (uint32_t)value;
-		} else if (is_text(member, length, "event_id") && !take(&in, T_UINT, &value) && value <= UINT16_MAX) {
-			registered->event_id = (uint16_t)value;
-		} else if (is_text(member, length, "size") && !take(&in, T_UINT, &value) && value <= UINT32_MAX) {
-			registered->size = (uint32_t)value;
-		} else if (is_text(member, length, "enabled") && !take(&in, T_UINT, &value) && value <= 1) {
-			registered->enabled = (int)value;
-			has_enabled = 1;
-		} else if (skip(&in, 1) != 1) {
-			return -EPROTO;
+		while (i < nr_numbers && !is_text(member, length, numbers[i].name))
+			i++;
+		if (i < nr_numbers) {
+			error = take(&in, T_UINT, &value) || value > numbers[i].most;
+			memcpy((char *)registered + numbers[i].at, &(uint32_t){(uint32_t)value}, sizeof(uint32_t));
+		} else {
+			error = is_text(member, length, "locs") ? take_locs(&in, registered) : skip(&in, 1) != 1;
 		}
 	}
 	for (uint32_t i = 0; i < registered->nr_locs; i++)
-		if ((uint64_t)registered->locs[i].offset + 4 > registered->size)
-			return -EPROTO;
-	return has_status && (with_token ? has_enabled : has_index) ? 0 : -EPROTO;
+		error |= (uint64_t)registered->locs[i].offset + 4 > registered->size;
+	if ((with_token ? registered->enabled : registered->write_index) == UINT32_MAX)
+		return -EPROTO;
+	return error || !registered->status_index ? -EPROTO : 0;
 }
 
 int ut_next_pair(struct ut_in *in, uint64_t *token, int *on)

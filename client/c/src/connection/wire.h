@@ -39,10 +39,10 @@ struct ut_registered {
 	uint32_t status_index;
 	uint32_t write_index;
 	uint32_t id;	   /* the trace event's */
-	uint16_t event_id; /* to be sent with further registrations; 0: nothing */
+	uint32_t event_id; /* to be sent with further registrations; 0: nothing */
 	uint32_t size;	   /* bytes of the fixed fields */
 	uint32_t nr_locs;
-	int enabled;
+	uint32_t enabled;
 	struct ut_loc locs[UT_MAX_LOCS];
 };
 
@@ -92,7 +92,8 @@ struct ut_record {
 };
 /* record: a struct ut_record. */
 void ut_put_write(struct ut_out *out, uint32_t msgid, const void *record);
-void ut_put_unregister(struct ut_out *out, uint32_t msgid, uint64_t token);
+/* token: a uint64_t. */
+void ut_put_unregister(struct ut_out *out, uint32_t msgid, const void *token);
 /* A notification. */
 void ut_put_enablers_written(struct ut_out *out, uint64_t seq);
 

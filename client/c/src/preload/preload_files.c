@@ -252,7 +252,7 @@ int ut_file_open(int flags, int real)
 	int fd;
 
 	pthread_once(&once, begin);
-	if (ut_session_open(&session, UT_WAIT) < 0)
+	if (ut_session_open(&session) < 0)
 		return -ENOTCONN;
 	if (real >= 0)
 		NEXT(close)(real);
@@ -307,7 +307,7 @@ struct ut_file *ut_file_adopt(int fd)
 	}
 	if (list == MAP_FAILED)
 		return NULL;
-	if (list->magic == LIST_MAGIC && ut_session_open(&session, UT_WAIT) == 0) {
+	if (list->magic == LIST_MAGIC && ut_session_open(&session) == 0) {
 		replay(session, list);
 		pthread_mutex_lock(&ut_file_lock);
 		file = make(session);
