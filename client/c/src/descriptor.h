@@ -15,9 +15,6 @@
 #ifndef UTRACEFS_DESCRIPTOR_H
 #define UTRACEFS_DESCRIPTOR_H
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>

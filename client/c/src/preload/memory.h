@@ -14,9 +14,6 @@
 #ifndef UTRACEFS_MEMORY_H
 #define UTRACEFS_MEMORY_H
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -16,9 +16,6 @@
  * vfork and posix_spawn (their children close and dup descriptors of their own, so ours are left alone:
  * ut_file_here).
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -134,6 +131,50 @@ WRAP(int, __openat_2, (int folder, const char *path, int flags))
 }
 ALIAS(int, __openat64_2, __openat_2, (int folder, const char *path, int flags))
 
+/* ---- FILEs
+ *
+ * libc's own FILEs call write inside of libc, past any wrapper. So this is a stream with its own functions
+ * (fopencookie): it buffers like any other (setvbuf, fflush, fclose), and each flush writes one record, as
+ * the kernel's file would see it. fileno() returns the descriptor, for ioctl and for writing without a
+ * buffer: libstdc++'s std::ofstream does that. */
+
+static ssize_t stream_write(void *cookie, const char *data, size_t size)
+{
+	/* By name: `fd` may be another file by now. fopencookie reports errors as 0. */
+	const ssize_t done = write((int)(intptr_t)cookie, data, size);
+
+	return done < 0 ? 0 : done;
+}
+
+static ssize_t stream_read(void *cookie, char *data, size_t size)
+{
+	return read((int)(intptr_t)cookie, data, size);
+}
+
+static int stream_close(void *cookie)
+{
+	return close((int)(intptr_t)cookie);
+}
+
+/* It closes `fd` with itself. NULL: errno. */
+static FILE *stream(int fd, const char *mode)
+{
+	const cookie_io_functions_t functions = { .read = stream_read,
+						  .write = stream_write,
+						  .close = stream_close };
+	FILE *made = fopencookie((void *)(intptr_t)fd, mode, functions);
+
+#ifdef __GLIBC__
+	/* fileno reads these: a member that glibc shows, and the flag of streams with a descriptor
+	 * (_IO_IS_FILEBUF, part of its ABI). */
+	if (made) {
+		made->_fileno = fd;
+		made->_flags |= 0x2000;
+	}
+#endif
+	return made;
+}
+
 static int flags_of_mode(const char *mode)
 {
 	int flags = *mode == 'r' ? O_RDONLY : *mode == 'a' ? O_WRONLY | O_APPEND : O_WRONLY;
@@ -160,7 +201,7 @@ WRAP(FILE *, fopen, (const char *path, const char *mode))
 	fd = take_over(flags_of_mode(mode), -1);
 	if (fd < 0)
 		return real;
-	ours = ut_stream(fd, mode);
+	ours = stream(fd, mode);
 	if (!ours) {
 		close(fd);
 		return real;
@@ -176,7 +217,7 @@ WRAP(FILE *, fdopen, (int fd, const char *mode))
 {
 	if (__builtin_expect(!ut_file_at(fd), 1))
 		return NEXT(fdopen)(fd, mode);
-	return ut_stream(fd, mode);
+	return stream(fd, mode);
 }
 
 /* ---- write */

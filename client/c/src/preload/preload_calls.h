@@ -2,7 +2,6 @@
 #ifndef UTRACEFS_PRELOAD_CALLS_H
 #define UTRACEFS_PRELOAD_CALLS_H
 
-#include <stdio.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -19,9 +18,5 @@ int ut_record_piece(int fd, struct ut_file *file, const void *data, size_t size,
 /* DIAG_IOCSREG, DIAG_IOCSDEL, DIAG_IOCSUNREG: 0 or -errno. Inside of a section. */
 long ut_ioctl(struct ut_file *file, unsigned long request, void *argument);
 int ut_is_ioctl(unsigned long request);
-
-/* A stream that writes by the wrapped write (libc's internal writes cannot be wrapped). It closes `fd`
- * with itself. NULL: errno. */
-FILE *ut_stream(int fd, const char *mode);
 
 #endif

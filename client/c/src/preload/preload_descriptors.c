@@ -2,9 +2,6 @@
  * The wrapped calls that close and copy descriptors: they keep the table (preload_table.h) in step with the
  * process. Calls on other descriptors are passed on after one load and a branch.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,13 +1,11 @@
 /* The files of user_events_data of this process: see preload_files.h. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "preload_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -24,33 +22,7 @@
 #endif
 #define SEALS (F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)
 
-#define FILES 64u /* made together */
-
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct ut_data_file *unused; /* linked by next; guarded by the table's lock, like everything below */
-static struct files {
-	struct files *next;
-	struct ut_data_file file[FILES];
-} *all;
-
-/* ---- fork */
-
-/* The core handles the sessions. Lists written by the parent remain the parent's. */
-static void after_fork_in_child(void)
-{
-	struct files *files;
-	unsigned i;
-
-	for (files = all; files; files = files->next)
-		for (i = 0; i < FILES; i++)
-			files->file[i].list = NULL;
-}
-
-static void begin(void)
-{
-	ut_file_begin();
-	pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+static struct ut_data_file *all; /* guarded by the table's lock, like everything below */
 
 /* ---- the list in the memfd */
 
@@ -88,7 +60,7 @@ void ut_file_note(struct ut_file *file, uint32_t write_index, const char *comman
 
 	pthread_mutex_lock(&ut_file_lock);
 	list = ut_data_file(file)->list;
-	if (list) {
+	if (list && ut_data_file(file)->writer == getpid()) {
 		end = atomic_load_explicit(&list->end, memory_order_relaxed);
 		for (at = sizeof(*list); at < end;) {
 			const struct entry *entry = (const void *)((char *)list + at);
@@ -153,25 +125,19 @@ static void replay(struct ut_session *session, const struct list *list)
 /* One with a reference, not in the table yet; NULL: no memory. With the lock held. */
 static struct ut_data_file *make(struct ut_session *session)
 {
-	struct ut_data_file *file;
-	unsigned i;
+	struct ut_data_file *file = all;
 
-	if (!unused) {
-		struct files *files = mmap(NULL, sizeof(*files), PROT_READ | PROT_WRITE,
-					   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-		if (files == MAP_FAILED)
+	while (file && file->in_use)
+		file = file->next;
+	if (!file) {
+		file = calloc(1, sizeof(*file));
+		if (!file)
 			return NULL;
-		files->next = all;
-		all = files;
-		for (i = 0; i < FILES; i++) {
-			files->file[i].next = unused;
-			unused = &files->file[i];
-		}
+		file->next = all;
+		all = file;
 	}
-	file = unused;
-	unused = file->next;
 	file->file = (struct ut_file){ .references = 1 };
+	file->in_use = 1;
 	file->access = O_RDWR;
 	file->list = NULL;
 	atomic_store(&file->session, session);
@@ -186,9 +152,7 @@ void ut_file_released(struct ut_file *last)
 	if (file->list)
 		munmap(file->list, LIST_SIZE);
 	pthread_mutex_lock(&ut_file_lock);
-	file->list = NULL;
-	file->next = unused;
-	unused = file;
+	file->in_use = 0;
 	pthread_mutex_unlock(&ut_file_lock);
 }
 
@@ -220,6 +184,7 @@ static int make_descriptor(struct ut_data_file *file, int flags)
 		list = mmap(NULL, LIST_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (list != MAP_FAILED) {
 		file->list = list;
+		file->writer = getpid();
 		((struct list *)list)->magic = LIST_MAGIC;
 		atomic_store(&((struct list *)list)->end, sizeof(struct list));
 	}
@@ -251,7 +216,7 @@ int ut_file_open(int flags, int real)
 	struct ut_data_file *file;
 	int fd;
 
-	pthread_once(&once, begin);
+	ut_file_begin();
 	if (ut_session_open(&session) < 0)
 		return -ENOTCONN;
 	if (real >= 0)
@@ -277,23 +242,19 @@ struct ut_file *ut_file_adopt(int fd)
 {
 	const int seals = fcntl(fd, F_GET_SEALS);
 	struct ut_session *session;
-	struct ut_data_file *file = NULL;
+	struct ut_data_file *file;
 	const struct list *list;
-	struct files *files;
 	struct stat now;
-	unsigned i;
 
 	if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &now) < 0 || now.st_size != LIST_SIZE)
 		return NULL;
-	pthread_once(&once, begin);
+	ut_file_begin();
 	pthread_mutex_lock(&ut_file_lock);
-	for (files = all; files && !file; files = files->next)
-		for (i = 0; i < FILES && !file; i++)
-			if (files->file[i].file.references && files->file[i].file.ino == now.st_ino &&
-			    files->file[i].file.dev == now.st_dev) {
-				file = &files->file[i];
-				file->file.references++;
-			}
+	file = all;
+	while (file && !(file->file.references && file->file.ino == now.st_ino && file->file.dev == now.st_dev))
+		file = file->next;
+	if (file)
+		file->file.references++;
 	pthread_mutex_unlock(&ut_file_lock);
 	if (file)
 		return &file->file;

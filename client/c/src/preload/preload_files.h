@@ -25,7 +25,9 @@ struct ut_data_file {
 	_Atomic(struct ut_session *) session; /* NULL: closed */
 	int access;                           /* O_RDONLY, O_WRONLY or O_RDWR */
 	void *list; /* of the registrations, writable; NULL: not writable for us, or there is none */
-	struct ut_data_file *next;
+	pid_t writer; /* of the list: not a child of its */
+	int in_use;
+	struct ut_data_file *next; /* of all */
 };
 
 static inline struct ut_data_file *ut_data_file(struct ut_file *file)

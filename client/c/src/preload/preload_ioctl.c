@@ -2,9 +2,6 @@
  * The ioctls of user_events_data, as the kernel's user_events_ioctl_reg, _unreg and _del take them: struct
  * rules, order of errors, and the values stored at the end. Only the kernel follows pointers (memory.h).
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>

@@ -1,7 +1,4 @@
 /* The next functions: see preload_next.h. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "preload_next.h"
 
 #include <dlfcn.h>

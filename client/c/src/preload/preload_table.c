@@ -1,7 +1,4 @@
 /* The table of a preload library's descriptors: see preload_table.h. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "preload_table.h"
 
 #include <errno.h>

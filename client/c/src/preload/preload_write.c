@@ -14,9 +14,6 @@
  * enabled event are taken for records. All others are errors, and the descriptor is checked before an error
  * is returned.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
