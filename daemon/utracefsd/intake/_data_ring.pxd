@@ -1,6 +1,6 @@
 """The part of a data ring that other compiled modules use: Intake reads it, Journal gives it a slot."""
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from utracefs_protocol.pages.data_ring cimport dr_consumer, dr_taken
 from utracefsd.intake._giving_back cimport GivingBack
@@ -12,6 +12,7 @@ cdef class DataRing:
     cdef dr_consumer c
     cdef readonly int fd
     cdef readonly int doorbell
+    cdef readonly tuple key  #: tuple[int, int]
     cdef readonly IndexTable table
     cdef readonly int pid               # the peer's process, by SO_PEERCRED
     cdef public Writers writers         # its threads
@@ -52,6 +53,7 @@ cdef class DataRing:
     cdef bint judged
     cdef set fired
 
+    cdef int64_t identify(self) except -1
     cdef int map_it(self, uint32_t size) except -1
     cdef bint is_giving_back(self) noexcept
     cdef int publish(self) except -1

@@ -32,7 +32,7 @@ import os
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.stdint cimport UINT64_MAX, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from posix.unistd cimport close as close_fd
 
 from utracefs_protocol.pages.data_ring cimport *
@@ -40,7 +40,6 @@ from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
 from utracefsd.intake._writers cimport Writers
 
-from utracefsd.intake._writers import AllWriters
 from utracefsd.machine import disk
 from utracefsd.machine._machine import monotonic_ns
 from utracefsd.machine.closing import close_foreign
@@ -57,15 +56,15 @@ cdef enum:
 cdef uint32_t last_asked = monotonic_ns() >> 10 & 0xffffffff
 
 
-cdef object what_is_foreign(int fd, int doorbell):
-    """Says which of the two is not a memfd or not an eventfd (-1: none is given); None: both are valid."""
+cdef int seals_of(int fd, int doorbell) except -1:
+    """The seals of the memory. ValueError: it is not a memfd, or the doorbell (-1: none) not an eventfd."""
     try:
-        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
-        return "the first descriptor is not a memfd"
+        raise ValueError("the first descriptor is not a memfd") from None
     if doorbell >= 0 and not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
-        return "the second descriptor is not an eventfd"
-    return None
+        raise ValueError("the second descriptor is not an eventfd")
+    return seals
 
 
 cdef int add_numbers(dict to, dict numbers) except -1:
@@ -78,6 +77,7 @@ cdef int add_numbers(dict to, dict numbers) except -1:
 cdef class DataRing:
     """One producer's ring. The memfd and the doorbell (an eventfd) belong to it and are closed with it.
 
+    key: (st_dev, st_ino) of its memory: the same in every process and for every descriptor of the ring.
     pid: The peer's process, by SO_PEERCRED.
     writers: Its threads.
     is_held: The next record waits for room in the ring of a lossless reader.
@@ -125,6 +125,7 @@ cdef class DataRing:
         ring.fd = disk.memfd_create("utracefs-data-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         disk.ftruncate(ring.fd, dr_file_bytes(<uint32_t>size))
         fcntl.fcntl(ring.fd, fcntl.F_ADD_SEALS, SEALS)
+        ring.identify()
         ring.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         ring.map_it(<uint32_t>size)
         dr_init(&ring.c.ring)
@@ -144,9 +145,7 @@ cdef class DataRing:
         cdef DataRing ring
         cdef uint64_t size
         try:
-            wrong = what_is_foreign(fd, doorbell)
-            if wrong:
-                raise ValueError(wrong)
+            seals = seals_of(fd, doorbell)
             ring = DataRing.__new__(DataRing)
         except BaseException:
             # It can be any kind of file, and closing it may block.
@@ -157,11 +156,10 @@ cdef class DataRing:
         ring.table = table
         ring.pid = pid
         ring.look_for_lost = ring.has_unfolded = True
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         if seals & SEALS != SEALS:
             raise ValueError("the ring's memory is not sealed against shrinking, growing and sealing")
         # Sealed: the length cannot change any more, so no access to the mapping can fault.
-        length = os.fstat(fd).st_size
+        length = ring.identify()
         size = <uint64_t>max(0, length - <long>DR_HEADER_BYTES - <long>DR_LOST_BYTES)
         if not dr_valid_size(size) or length != dr_file_bytes(<uint32_t>size):
             raise ValueError("the ring's memory has an invalid length")
@@ -179,11 +177,16 @@ cdef class DataRing:
         ring.ask_names()
         return ring
 
+    cdef int64_t identify(self) except -1:
+        """Returns the length of its memory."""
+        found = os.fstat(self.fd)
+        self.key = found.st_dev, found.st_ino
+        return found.st_size
+
     cdef int map_it(self, uint32_t size) except -1:
         error = dr_map(&self.c.ring, self.fd, size)
         if error:
             raise OSError(-error, os.strerror(-error))
-        self.writers = AllWriters().of(self.pid)
         return 0
 
     cdef void ask_names(self) noexcept:
@@ -207,11 +210,6 @@ cdef class DataRing:
     def pending_bytes(self) -> int:
         """Bytes reserved and not yet taken in, by the producer's memory; not to be trusted."""
         return (dr_head(&self.c) - self.c.tail) & (2 * <uint64_t>self.c.ring.size - 1)
-
-    def key(self) -> tuple[int, int]:
-        """(st_dev, st_ino) of its memory: the same in every process and for every descriptor of the ring."""
-        found = os.fstat(self.fd)
-        return found.st_dev, found.st_ino
 
     def leave_connection(self) -> None:
         """Its connection ends before the ring: continue with a copy of the table."""

@@ -49,6 +49,8 @@ from utracefsd.machine.tsc_clock cimport (
     tsc_clock_ns,
 )
 
+from utracefsd.intake._writers import AllWriters
+
 cdef enum:
     # Give space back to the producer about this often, so that it can write to a full ring during a round.
     PUBLISH_BYTES = 65536
@@ -154,6 +156,8 @@ cdef class Intake:
             self.journal.note_clock(&self.clock)
 
     def add(self, DataRing ring not None) -> None:
+        if ring.writers is None:
+            ring.writers = AllWriters().of(ring.pid)
         self.rings.append(ring)
         self.set_clock(ring)
 
@@ -485,7 +489,7 @@ cdef int emit_again(Tracepoint tracepoint, Record *r, DataRing ring) except? 1:
             (<Probe>probe).counts[RECORDED] += 1
     if ring.fired is not None:
         ring.fired = None
-        (<Journal>ring.journal).fired.pop(ring.key(), None)
+        (<Journal>ring.journal).fired.pop(ring.key, None)
     return error
 
 

@@ -221,7 +221,7 @@ cdef class Journal:
 
     def begin(self, DataRing ring not None) -> None:
         """Give a slot to a new ring. OSError, MemoryError: no space for it."""
-        key = ring.key()
+        key = ring.key
         self.fired.pop(key, None)
         i = self.waiting.pop(key, None)     # of a removed memfd whose inode number is reused
         self.give(ring, key, self.unused_slot() if i is None else i)
@@ -234,9 +234,11 @@ cdef class Journal:
         cdef Py_ssize_t i
         cdef uint64_t tail, shared = ring.c.tail
         cdef jr_slot *slot
-        key = ring.key()
+        key = ring.key
         if key not in self.waiting:
             self.give(ring, key, self.unused_slot())
+            # No daemon had it, so none counted losses: looking for them would allocate all their pages.
+            ring.look_for_lost = ring.has_unfolded = False
             return
         i = self.waiting.pop(key)
         slot = self.at(i)
@@ -271,14 +273,14 @@ cdef class Journal:
         consumed."""
         if ring.journal is self:
             self.unused.append(self.index_of(ring))
-            self.fired.pop(ring.key(), None)
+            self.fired.pop(ring.key, None)
             jr_free_slot(ring.slot)
             self.detach(ring)
 
     def leave(self, DataRing ring not None) -> None:
         """Stop reading the ring; its slot waits until this daemon or a later one adopts the ring."""
         if ring.journal is self:
-            self.waiting[ring.key()] = self.index_of(ring)
+            self.waiting[ring.key] = self.index_of(ring)
             self.detach(ring)
 
     cdef Py_ssize_t index_of(self, DataRing ring) noexcept:

@@ -386,7 +386,7 @@ class Rings:
             raise TraceError(errno.EINVAL, f"not a data ring that can be adopted: {error}") from None
         except (OSError, MemoryError) as error:
             raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
-        key = ring.key()
+        key = ring.key
         other = self._by_key.get(key)
         if other is not None and other not in self._orphans:
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
@@ -658,7 +658,7 @@ class Rings:
         self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None], *, stored: bool = False
     ) -> None:
         start_time, privileged = peer.start_time or 0, peer.privileged
-        owned = _Owned(ring, ring.key(), peer.uid, peer.share, start_time, failed, privileged=privileged)
+        owned = _Owned(ring, ring.key, peer.uid, peer.share, start_time, failed, privileged=privileged)
         self._enter(owned, peer.lives)
         if stored:
             self._note_stored(owned)

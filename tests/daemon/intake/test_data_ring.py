@@ -399,7 +399,7 @@ class TestAdopting:
     def test_it_is_the_same_memory_by_another_descriptor(self) -> None:
         world = World(2)
         first, second = world.rings
-        assert adopt(first).key() == first.key() != second.key()
+        assert adopt(first).key == first.key != second.key
 
     def test_what_a_daemon_counted_is_not_counted_again(self, world: World) -> None:
         """And also losses between its last look and the next daemon's first."""

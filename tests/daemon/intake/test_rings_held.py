@@ -127,7 +127,7 @@ class Model:
 
     def forge(self) -> Held:
         made = DataRing.create(IndexTable(), os.getpid(), SIZE)
-        held = Held((os.dup(made.fd), os.dup(made.doorbell)), made.key(), SIZE, None)
+        held = Held((os.dup(made.fd), os.dup(made.doorbell)), made.key, SIZE, None)
         self.all.append(held)
         return held
 
@@ -141,7 +141,7 @@ class Model:
         with contextlib.suppress(TraceError):
             ring = self.rings.create(self.table(), peer_of(uid), SIZE, lambda error: None)
             self.awaited.clear()  # one process asks for another ring
-            held = Held((os.dup(ring.fd), os.dup(ring.doorbell)), ring.key(), SIZE, uid, ring)
+            held = Held((os.dup(ring.fd), os.dup(ring.doorbell)), ring.key, SIZE, uid, ring)
             self.all.append(held)
 
     def adopt(self, n: int) -> None:
@@ -315,7 +315,7 @@ def test_places_in_the_store_are_shared_out() -> None:
     assert rings.nr_unstored == 9
     rings.drop(honest[0])
     assert held() == (2, 1)
-    assert name_of(honest[1].key()) in store.names
+    assert name_of(honest[1].key) in store.names
     for ring in hostile[1:]:
         rings.drop(ring)
     assert held() == (1, 1)
@@ -330,7 +330,7 @@ def test_a_ring_that_does_not_come_back_is_reported() -> None:
     forged = DataRing.create(IndexTable(), 7, SIZE)
     told: list[tuple[Sequence[int], int]] = []
     services = FakeRingServices(ring_gone=lambda ids, n: told.append((ids, n)))
-    rings = Rings(1, services, known={forged.key(): KnownRing(7, 1, 1000, [20])})
+    rings = Rings(1, services, known={forged.key: KnownRing(7, 1, 1000, [20])})
     assert told == [([20], 1)]
     assert rings.nr_missing == 1
     rings.adopt(IndexTable(), peer_of(1000), forged.fd, forged.doorbell, lambda error: None)
