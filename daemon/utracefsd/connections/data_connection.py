@@ -659,13 +659,11 @@ class DataConnection:
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
         if self._rings.in_use(fd):
             self._services.take_in_all()  # notices the end of a connection that has just had it
+        self._fds.remove(fd)
+        self._fds.remove(doorbell)
         ring = self._ring = self._rings.adopt(
             self.index_table, self.peer, fd, doorbell, self._ring_failed, early=wanted.early
         )
-        # It has its own; these are a memfd and an eventfd, whose close cannot block.
-        for mine in (fd, doorbell):
-            self._fds.remove(mine)
-            os.close(mine)
         if not wanted.early:  # its records are taken in with those of others, behind its registrations
             self._rings.take_in()
         self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))

@@ -56,15 +56,32 @@ cdef enum:
 cdef uint32_t last_asked = monotonic_ns() >> 10 & 0xffffffff
 
 
-cdef int seals_of(int fd, int doorbell) except -1:
-    """The seals of the memory. ValueError: it is not a memfd, or the doorbell (-1: none) not an eventfd."""
+cdef object seals_of(int fd):
+    """None: it is not a memfd. Ask before anything else: stat(2) of another file may wait for its server."""
     try:
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
-        raise ValueError("the first descriptor is not a memfd") from None
+        return None
+
+
+def key_of(int fd) -> tuple[int, int] | None:
+    """`DataRing.key` of the ring in this memory; None: it is not a memfd."""
+    if seals_of(fd) is None:
+        return None
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+cdef int check(int fd, int doorbell) except -1:
+    """ValueError: not a sealed memfd, or not an eventfd (-1: none is given)."""
+    seals = seals_of(fd)
+    if seals is None:
+        raise ValueError("the first descriptor is not a memfd")
     if doorbell >= 0 and not os.readlink(f"/proc/self/fd/{doorbell}").startswith("anon_inode:[eventfd"):
         raise ValueError("the second descriptor is not an eventfd")
-    return seals
+    if seals & SEALS != SEALS:
+        raise ValueError("the ring's memory is not sealed against shrinking, growing and sealing")
+    return 0
 
 
 cdef int add_numbers(dict to, dict numbers) except -1:
@@ -145,7 +162,7 @@ cdef class DataRing:
         cdef DataRing ring
         cdef uint64_t size
         try:
-            seals = seals_of(fd, doorbell)
+            check(fd, doorbell)
             ring = DataRing.__new__(DataRing)
         except BaseException:
             # It can be any kind of file, and closing it may block.
@@ -156,8 +173,6 @@ cdef class DataRing:
         ring.table = table
         ring.pid = pid
         ring.look_for_lost = ring.has_unfolded = True
-        if seals & SEALS != SEALS:
-            raise ValueError("the ring's memory is not sealed against shrinking, growing and sealing")
         # Sealed: the length cannot change any more, so no access to the mapping can fault.
         length = ring.identify()
         size = <uint64_t>max(0, length - <long>DR_HEADER_BYTES - <long>DR_LOST_BYTES)

@@ -45,7 +45,7 @@ import attrs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MIN_DATA_RING
 from utracefsd.daemon_log import daemon_log
-from utracefsd.intake._data_ring import DataRing
+from utracefsd.intake._data_ring import DataRing, key_of
 from utracefsd.intake._giving_back import GivingBack, begin
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
@@ -280,8 +280,7 @@ class Rings:
     def _take_over(self, stored: Iterable[int]) -> None:
         """Take over the rings kept in the store, and drop unusable ones there."""
         for fd in stored:
-            found = os.fstat(fd)
-            key = found.st_dev, found.st_ino
+            key = key_of(fd) or (0, 0)
             known = self._awaited.get(key)
             table = None if known is None else self._services.acquire_events(known.event_ids)
             if known is None or table is None:
@@ -371,17 +370,11 @@ class Rings:
         """Use a ring that its program made, or an earlier daemon, and take in the records that it holds.
         early: a record may precede the registration of its event.
 
-        The descriptors stay the caller's. TraceError: EINVAL saying what is wrong with them, EBUSY when
-        another connection has this ring, ENOMEM as for `create`.
+        The descriptors are the ring's from now on, also when it fails. TraceError: EINVAL saying what is
+        wrong with them, EBUSY when another connection has this ring, ENOMEM as for `create`.
         """
         try:
-            mine = os.dup(fd)
-            try:
-                doorbell = os.dup(doorbell)
-            except OSError:
-                close_foreign([mine], peer.share)
-                raise
-            ring = DataRing.adopt(table, peer.pid, mine, doorbell, peer.share)
+            ring = DataRing.adopt(table, peer.pid, fd, doorbell, peer.share)
         except ValueError as error:
             raise TraceError(errno.EINVAL, f"not a data ring that can be adopted: {error}") from None
         except (OSError, MemoryError) as error:
@@ -414,8 +407,8 @@ class Rings:
 
     def in_use(self, fd: int) -> bool:
         """Whether a connection has the ring of this memory."""
-        found = os.fstat(fd)
-        owned = self._by_key.get((found.st_dev, found.st_ino))
+        key = key_of(fd)
+        owned = None if key is None else self._by_key.get(key)
         return owned is not None and owned not in self._orphans
 
     def drop(self, ring: DataRing) -> None:

@@ -24,6 +24,11 @@ def number(n: int) -> bytes:
     return struct.pack("<Q", n)
 
 
+def copies(fd: int, doorbell: int) -> tuple[int, int]:
+    """Descriptors for an `adopt`, whose they are from then on."""
+    return os.dup(fd), os.dup(doorbell)
+
+
 class Producer:
     """The layout of docs/protocol.md, section 5, written by struct into a mapping of the memfd."""
 

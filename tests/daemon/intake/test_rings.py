@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from tests.daemon.connections.program import FakeRingServices
+from tests.daemon.intake.producing import copies
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import DATA_RING_SIZE, MIN_DATA_RING
 from utracefsd.intake._data_ring import DataRing
@@ -25,6 +26,7 @@ from utracefsd.intake._giving_back import GivingBack
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.known_rings import KnownRing
 from utracefsd.intake.rings import Rings
+from utracefsd.machine import closing
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 from utracefsd.server.serve import Serving, serve
@@ -347,7 +349,7 @@ class Bells:
 
     def adopt(self, doorbell: int) -> DataRing:
         made = DataRing.create(IndexTable(), os.getpid(), SIZE)
-        return self.rings.adopt(IndexTable(), self.peer, made.fd, doorbell, lambda error: None)
+        return self.rings.adopt(IndexTable(), self.peer, *copies(made.fd, doorbell), lambda error: None)
 
 
 @pytest.fixture
@@ -406,7 +408,7 @@ def test_an_adopted_ring_is_found_among_others_without_a_look_at_them(
     adopted = bells.adopt(doorbell)
     assert not set(looked_at) & {ring.fd for ring in rings}
     with pytest.raises(TraceError) as caught:
-        bells.rings.adopt(IndexTable(), bells.peer, adopted.fd, doorbell, lambda error: None)
+        bells.rings.adopt(IndexTable(), bells.peer, *copies(adopted.fd, doorbell), lambda error: None)
     assert caught.value.errno == errno.EBUSY
     assert bells.rings.in_use(adopted.fd)
     bells.rings.drop(adopted)
@@ -414,22 +416,18 @@ def test_an_adopted_ring_is_found_among_others_without_a_look_at_them(
     os.close(doorbell)
 
 
-def test_no_descriptor_is_left_when_there_is_none_for_the_doorbell(
-    bells: Bells, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = DataRing.create(IndexTable(), os.getpid(), SIZE)
+def test_what_is_no_memory_file_is_not_looked_at(bells: Bells, monkeypatch: pytest.MonkeyPatch) -> None:
+    """stat(2) of a file may wait for its server for ever (FUSE)."""
     before = len(os.listdir("/proc/self/fd"))
-    dup, times = os.dup, iter([True])
-
-    def failing(fd: int) -> int:
-        if next(times, None):
-            return dup(fd)
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(os, "dup", failing)
-    with pytest.raises(TraceError) as caught:
-        bells.rings.adopt(IndexTable(), bells.peer, made.fd, made.doorbell, lambda error: None)
-    assert caught.value.errno == errno.ENOMEM
+    file, doorbell = os.open("/dev/null", os.O_RDWR), os.eventfd(0)
+    looked_at: list[int] = []
+    with monkeypatch.context() as patched, pytest.raises(TraceError, match="is not a memfd"):
+        patched.setattr(os, "fstat", looked_at.append)
+        assert not bells.rings.in_use(file)
+        bells.rings.adopt(IndexTable(), bells.peer, file, doorbell, lambda error: None)
+    assert not looked_at
+    while closing.waiting():
+        time.sleep(0.001)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -481,7 +479,7 @@ def test_memory_that_is_given_back_while_the_ring_is_adopted_is_not_used_before(
     rings.drop(ring)
     ring.giving_back = late = GivingBack(ring.fd, SIZE, 0, SIZE // 2)
     rings.stop_waiting()
-    adopted = rings.adopt(IndexTable(), peer, memory, doorbell, lambda error: None)
+    adopted = rings.adopt(IndexTable(), peer, *copies(memory, doorbell), lambda error: None)
     with mmap.mmap(memory, DATA + 24) as ring_memory:
         struct.pack_into("<II", ring_memory, DATA, COMMITTED, 0)
         struct.pack_into("<Q", ring_memory, 64, 24)
@@ -509,11 +507,11 @@ def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -
     rings.drop(ring)
     assert rings.has_orphans, "while rings are waited for"
     with pytest.raises(TraceError, match="ask for smaller ones"):
-        rings.adopt(IndexTable(), second, memory, doorbell, lambda error: None)
+        rings.adopt(IndexTable(), second, *copies(memory, doorbell), lambda error: None)
     assert (rings.has_orphans, len(rings)) == (True, 2)
     rings.stop_waiting()
     rings.drop(other)
-    adopted = rings.adopt(IndexTable(), second, memory, doorbell, lambda error: None)
+    adopted = rings.adopt(IndexTable(), second, *copies(memory, doorbell), lambda error: None)
     assert (rings.has_orphans, len(rings)) == (False, 1)
     assert shares.held(Resource.RING_BYTES, 1001) == adopted.size == SIZE
     assert shares.held(Resource.RING_BYTES, 1000) == 0

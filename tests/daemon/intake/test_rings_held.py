@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.daemon.connections.program import FakeRingServices
-from tests.daemon.intake.producing import COMMITTED, DATA, HEAD
+from tests.daemon.intake.producing import COMMITTED, DATA, HEAD, copies
 from tests.daemon.record_path import tracepoint
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.pages.status_page import StatusBit
@@ -147,7 +147,7 @@ class Model:
     def adopt(self, n: int) -> None:
         held, uid = self.all[n % len(self.all)] if self.all else self.forge(), USERS[n // 7 % 2]
         with contextlib.suppress(TraceError):
-            ring = self.rings.adopt(self.table(), peer_of(uid), *held.fds, lambda error: None)
+            ring = self.rings.adopt(self.table(), peer_of(uid), *copies(*held.fds), lambda error: None)
             assert held.ring is None
             held.ring, held.uid, held.orphan = ring, uid, 0
             self.awaited.discard(held.key)
@@ -160,8 +160,6 @@ class Model:
         pipe = os.pipe()
         with pytest.raises(TraceError):
             self.rings.adopt(self.table(), peer_of(USERS[n % 2]), *pipe, lambda error: None)
-        for fd in pipe:
-            os.close(fd)
 
     def adopt_without_room(self, n: int) -> None:
         """The kernel has no memory for one more watch."""
@@ -170,7 +168,9 @@ class Model:
         try:
             for one in (held, self.all[n % len(self.all)]):
                 with contextlib.suppress(TraceError):
-                    self.rings.adopt(self.table(), peer_of(USERS[n % 2]), *one.fds, lambda error: None)
+                    self.rings.adopt(
+                        self.table(), peer_of(USERS[n % 2]), *copies(*one.fds), lambda error: None
+                    )
                     raise AssertionError("adopted")
             with contextlib.suppress(TraceError):
                 self.rings.create(self.table(), peer_of(USERS[n % 2]), SIZE, lambda error: None)
@@ -333,7 +333,7 @@ def test_a_ring_that_does_not_come_back_is_reported() -> None:
     rings = Rings(1, services, known={forged.key: KnownRing(7, 1, 1000, [20])})
     assert told == [([20], 1)]
     assert rings.nr_missing == 1
-    rings.adopt(IndexTable(), peer_of(1000), forged.fd, forged.doorbell, lambda error: None)
+    rings.adopt(IndexTable(), peer_of(1000), *copies(forged.fd, forged.doorbell), lambda error: None)
     assert told[1:] == [([20], -1)]
     assert rings.nr_missing == 0
     rings.close()
