@@ -61,6 +61,8 @@ class Link:
         self.sock = sock
         self.peer = peer
         self.closed = False
+        self._at_end = False
+        """Everything that the peer sent was received."""
         self.waiting_bytes = 0
         self._queue: deque[_Outgoing] = deque()
 
@@ -85,6 +87,7 @@ class Link:
             return None
         except OSError:  # ECONNRESET: the peer closed without reading everything
             return b"", []
+        self._at_end = not data
         if not ancillary:
             return data, []
         fds = array.array("i")
@@ -162,6 +165,8 @@ class Link:
         Closing a Unix socket with unread bytes in it is ECONNRESET at the other end, so these are discarded
         first; after SHUT_RDWR no more can arrive.
         """
+        if self._at_end:
+            self.close()
         if self.closed:
             return
         with contextlib.suppress(OSError):

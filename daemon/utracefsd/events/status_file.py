@@ -40,6 +40,7 @@ class StatusFile:
         try:
             self._allocate()
             self._map = mmap.mmap(self._fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            self._readonly_fd = disk.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except BaseException:
             os.close(self._fd)
             disk.unlink(self.path)
@@ -79,13 +80,7 @@ class StatusFile:
 
     def readonly_fd(self) -> int:
         """A new descriptor that can be read and mapped but not written; the caller closes it. OSError."""
-        with contextlib.suppress(FileNotFoundError):  # there is no /proc
-            return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
-        fd = disk.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
-            os.close(fd)
-            raise FileNotFoundError(errno.ENOENT, "the status file was replaced", self.path)
-        return fd
+        return os.dup(self._readonly_fd)
 
     def close(self) -> None:
         """Zero all bytes, unmap, remove the file unless it was replaced. A second call is harmless."""
@@ -98,6 +93,7 @@ class StatusFile:
             ours, there = os.fstat(self._fd), os.lstat(self.path)
             if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
                 disk.unlink(self.path)
+        os.close(self._readonly_fd)
         os.close(self._fd)
 
     def _allocate(self) -> None:

@@ -192,6 +192,11 @@ cdef class DataRing:
         ring.ask_names()
         return ring
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether records, or losses, may wait to be taken in."""
+        return self.pending_bytes or self.has_unfolded or self.unknown_from >= 0 or dr_has_lost(&self.c)
+
     cdef int64_t identify(self) except -1:
         """Returns the length of its memory."""
         found = os.fstat(self.fd)

@@ -229,6 +229,8 @@ class Rings:
         """Private: wakes the edge as a doorbell does."""
         self._epoll.register(self._bell, select.EPOLLIN | select.EPOLLET)
         self._taking_in = False
+        self._asleep = True
+        """The edge waits for a doorbell."""
         self._behind: set[int] = set()
         """Users with many connections that wait to be set up."""
         self._lost_of_unknown = 0
@@ -258,7 +260,7 @@ class Rings:
             else:
                 self.on_kept(key, self._known(owned))
         if not self._awaited:
-            os.eventfd_write(self._bell, 1)  # take in from the other rings
+            self._wake()  # take in from the other rings
 
     def _miss(self, key: Key, known: KnownRing) -> None:
         if not self._missing:
@@ -317,8 +319,14 @@ class Rings:
                 yield owned.key, self._known(owned)
         yield from self._awaited.items()
 
+    def _wake(self) -> None:
+        if self._asleep:
+            os.eventfd_write(self._bell, 1)
+
     def grown(self, ring: DataRing, event_ids: Iterable[int]) -> None:
         """The table of a ring's connection has more events, or for each 0 a number without one."""
+        if ring.is_early:
+            self._wake()  # its records may have waited for these
         key = self._owned[ring].key
         known = self._awaited.get(key)
         if known is None:
@@ -421,7 +429,8 @@ class Rings:
             is_left = False
             try:
                 ring.close()
-                self.take_in()
+                if ring.has_rest:
+                    self.take_in()
                 if ring.pending_bytes:
                     self.take_in()  # stamped or committed after the previous call began
                 if ring.pending_bytes and not self._may_be_filling(owned):
@@ -609,6 +618,7 @@ class Rings:
 
     def want_wakeup(self, wanted: bool) -> None:
         """Whether producers shall ring the doorbell. After True, run one more `round` before sleeping."""
+        self._asleep = wanted
         self._intake.want_wakeup(wanted)
 
     def hand_over(self) -> None:
@@ -706,6 +716,5 @@ class Rings:
         self._shares.add(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
         if owned.key not in self._awaited:
             self.on_kept(owned.key, self._known(owned))
-        # The daemon may be asleep: the next commit shall ring the doorbell.
-        ring.want_wakeup(True)
-        os.eventfd_write(self._bell, 1)  # and read at once what an adopted ring holds
+        ring.want_wakeup(self._asleep)
+        self._wake()  # read at once what an adopted ring holds

@@ -211,7 +211,7 @@ class CommTable:
             process = before.process
         process = process or self._tgids.get(pid, 0)
         if process:
-            task = attrs.evolve(task, process=process)
+            task = Task(task.comm, task.start_time, process, task.cpu)
         self._tasks[pid] = task
         if task != before and self.on_kept is not None:
             self.on_kept(pid, task)

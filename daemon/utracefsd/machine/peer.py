@@ -21,7 +21,8 @@ import os
 import signal
 import socket
 import struct
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from pathlib import Path
 
 import attrs
@@ -92,10 +93,13 @@ class Peer:
     """As /proc showed it then; None: as `start_time`."""
 
     @classmethod
-    def from_credentials(cls, pid: int, uid: int, gid: int, *, owner_uid: int) -> "Peer":
-        """The peer of SO_PEERCRED's three numbers; `owner_uid` is the daemon's own user."""
+    def from_credentials(
+        cls, pid: int, uid: int, gid: int, *, owner_uid: int, still_lives: Callable[[], bool] = lambda: True
+    ) -> "Peer":
+        """The peer of SO_PEERCRED's three numbers; `owner_uid` is the daemon's own user. still_lives: asked
+        after the start time was read, which may be that of another process already."""
         task = read_task(pid) if pid > 0 else None
-        start_time = None if task is None else task.start_time
+        start_time = task.start_time if task is not None and still_lives() else None
         return cls(pid, uid, gid, uid in (0, owner_uid), start_time, share_of(uid), task)
 
     @classmethod
@@ -135,9 +139,8 @@ def stranger(sock: socket.socket) -> Peer:
 
 def peer_of(sock: socket.socket, *, owner_uid: int) -> Peer:
     """The peer by SO_PEERCRED. OSError."""
-    peer = Peer.from_credentials(*_credentials(sock), owner_uid=owner_uid)
-    # The start time may already be another process's, unless the process still lives after we read it.
-    return peer if _still_lives(sock) else attrs.evolve(peer, start_time=None)
+    still_lives = partial(_still_lives, sock)
+    return Peer.from_credentials(*_credentials(sock), owner_uid=owner_uid, still_lives=still_lives)
 
 
 def _still_lives(sock: socket.socket) -> bool:

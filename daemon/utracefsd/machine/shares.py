@@ -168,7 +168,7 @@ class Shares:
 
     def most_of(self, resource: Resource, uid: int) -> int:
         """How much `uid` may hold while the others hold what they hold now."""
-        others = self._total[resource] - self.held(resource, uid)
+        others = self._total[resource] - self._held[resource].get(uid, 0)
         return max(0, min(self.most[resource], (self.in_all[resource] - others + 1) // 2))
 
     def own_left(self, resource: Resource, uid: int) -> int:
@@ -180,7 +180,7 @@ class Shares:
         self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False
     ) -> str | None:
         """Why `uid` may not hold `amount` more, None if it may; counts nothing."""
-        held, total = self.held(resource, uid), self._total[resource]
+        held, total = self._held[resource].get(uid, 0), self._total[resource]
         most, in_all = self.most_of(resource, uid), self.in_all[resource]
         full = total + amount > in_all
         if not (full and resource in _OF_ALL if privileged else held + amount > most):

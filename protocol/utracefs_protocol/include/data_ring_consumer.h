@@ -206,6 +206,11 @@ static inline uint64_t dr_head(struct dr_consumer *c)
 	return atomic_load_explicit(&c->ring.header->head, memory_order_acquire) & ~DR_CLOSED;
 }
 
+static inline int dr_has_lost(const struct dr_consumer *c)
+{
+	return atomic_load_explicit(&c->ring.header->lost, memory_order_relaxed) != 0;
+}
+
 /* Whether records were lost since the last call; dr_lost_of then has the numbers by event. A number stays in
  * the memory until dr_forget_lost_of, called when the loss is marked in every ring buffer. So the memory
  * holds the losses that no file of a daemon has, and the successor of a killed daemon marks these. It must
@@ -227,8 +232,7 @@ static inline uint64_t dr_head(struct dr_consumer *c)
  * the next call reports a loss and no number is found. */
 static inline int dr_take_lost(struct dr_consumer *c)
 {
-	return atomic_load_explicit(&c->ring.header->lost, memory_order_relaxed) &&
-	       atomic_exchange_explicit(&c->ring.header->lost, 0, memory_order_acquire);
+	return dr_has_lost(c) && atomic_exchange_explicit(&c->ring.header->lost, 0, memory_order_acquire);
 }
 
 static inline uint32_t dr_lost_of(const struct dr_consumer *c, uint32_t write_index)

@@ -1,6 +1,5 @@
 """The status file: access, allocated indexes, and leftovers."""
 
-import contextlib
 import errno
 import mmap
 import os
@@ -154,24 +153,3 @@ def test_no_room(folder: Path, room: Callable[..., None]) -> None:
     made = StatusFile(folder / "user_events_status", 3)
     assert (folder / "user_events_status").stat().st_blocks * 512 >= 3 * 4096
     made.close()
-
-
-def test_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_ = os.open
-
-    def without_proc(path: object, *arguments: int) -> int:
-        if str(path).startswith("/proc"):
-            raise FileNotFoundError(errno.ENOENT, "no /proc")
-        return open_(str(path), *arguments)
-
-    with contextlib.closing(StatusFile(tmp_path / "status")) as file:
-        monkeypatch.setattr(os, "open", without_proc)
-        fd = file.readonly_fd()
-        assert os.path.samestat(os.fstat(fd), os.stat(tmp_path / "status"))
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.write(fd, b"1")
-        os.close(fd)
-        os.rename(tmp_path / "status", tmp_path / "other")
-        (tmp_path / "status").touch()
-        with pytest.raises(FileNotFoundError, match="was replaced"):
-            file.readonly_fd()
