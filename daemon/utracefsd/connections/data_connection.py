@@ -156,6 +156,8 @@ class DataConnection:
         """Number of registrations counted for its user."""
         self._has_begun = False
         """A request was carried out."""
+        self._has_grown = False
+        """Records in the ring may have waited for registrations of this packet."""
         self._outgoing: Outgoing = []
         self._fds: list[int] = []  # for the next message
         self._coming_fds: list[int] = []  # for messages behind the incomplete one
@@ -255,6 +257,9 @@ class DataConnection:
             self._fail(error)
         if not self.closing:
             self._packet_done(now_ns)
+            if self._has_grown:
+                self._has_grown = False
+                self._rings.take_in()  # records that waited for their registrations
             self._refused.note(self.index_table)
             self._tell_refused(now_ns)
         yield from self._take_outgoing()
@@ -546,6 +551,7 @@ class DataConnection:
         index = self.index_table.append(event.tracepoint if event else None, wanted)
         if self._ring is not None:
             self._rings.grown(self._ring, [0] * (index - before) + [event.id if event else 0])
+            self._has_grown = self._ring.is_early
         return index
 
     def _end_waits(self, write_index: int) -> None:

@@ -237,8 +237,9 @@ cdef class Journal:
         key = ring.key
         if key not in self.waiting:
             self.give(ring, key, self.unused_slot())
-            # No daemon had it, so none counted losses: looking for them would allocate all their pages.
-            ring.look_for_lost = ring.has_unfolded = False
+            if not shared:
+                # No daemon had it, so none counted losses: looking for them would allocate all their pages.
+                ring.look_for_lost = ring.has_unfolded = False
             return
         i = self.waiting.pop(key)
         slot = self.at(i)

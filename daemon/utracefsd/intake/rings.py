@@ -325,8 +325,6 @@ class Rings:
 
     def grown(self, ring: DataRing, event_ids: Iterable[int]) -> None:
         """The table of a ring's connection has more events, or for each 0 a number without one."""
-        if ring.is_early:
-            self._wake()  # its records may have waited for these
         key = self._owned[ring].key
         known = self._awaited.get(key)
         if known is None:
