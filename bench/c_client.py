@@ -33,7 +33,7 @@ def rows() -> Iterator[Row]:
 
 def measured(stack: contextlib.ExitStack, folder: str) -> Iterator[Row]:
     library = CLIENT / "build"
-    environment = {"UTRACEFS_RING_KB": str(RING >> 10), "UTRACEFS_PATIENCE_S": "10"}
+    environment = {"UTRACEFS_RING_KB": str(RING >> 10)}
     flags = [f"-I{CLIENT / 'include'}", f"-L{library}", "-lutracefs", f"-Wl,-rpath,{library}"]
     client = InC([compiled(folder, "c_client.c", *flags)], [], environment)
     stack.callback(client.close)

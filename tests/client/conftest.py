@@ -33,10 +33,8 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def daemon(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
-    """It offers no data ring, so requests can be counted without the one for a ring. Its clients have
-    patience with a busy machine."""
+    """It offers no data ring, so requests can be counted without the one for a ring."""
     monkeypatch.setenv("UTRACEFS_DATA_RING", "0")
-    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
     yield from running(directory)
 
 
@@ -44,13 +42,6 @@ def daemon(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDae
 def utracefsd(directory: Path) -> Iterator[integration.DaemonProcess]:
     with integration.running(directory) as process:
         yield process
-
-
-@pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs wait for the daemon's first answer as long as a busy machine may need: earlier records would
-    be lost."""
-    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "30")
 
 
 def descriptors() -> set[str]:

@@ -21,7 +21,7 @@ class Workbench:
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="utracefs-bench-"))
         self.daemon = FakeDaemon(self.directory).start()
-        with mock.patch.dict("os.environ", UTRACEFS_DATA_RING="0", UTRACEFS_PATIENCE_S="30"):
+        with mock.patch.dict("os.environ", UTRACEFS_DATA_RING="0"):
             self.session = Session(self.directory)
         self.status = 1
         """Status byte of events to come."""

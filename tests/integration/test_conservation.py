@@ -183,9 +183,7 @@ def test_a_program_that_ends_while_the_daemon_has_a_full_queue(
                     sock = opened.enter_context(socket.socket(socket.AF_UNIX))
                     sock.setblocking(False)
                     sock.connect(f"{daemon.directory}/user_events_data")
-            program = subprocess.Popen(
-                ["./short"], cwd=tmp_path, env={**environment, "UTRACEFS_PATIENCE_S": "0.01"}
-            )
+            program = subprocess.Popen(["./short"], cwd=tmp_path, env={**environment})
             time.sleep(0.3)
         assert program.wait(60) == 0
         emitted, _ = stats(tree.read_file("events/user_events/cons/stats"))

@@ -81,7 +81,6 @@ class Recorded:
 
 def record(folder: Path, *words: str, directory: str | None = None, texts: str = "all") -> Recorded:
     cli = Cli(folder, directory)
-    cli.env["UTRACEFS_PATIENCE_S"] = "30"
     *lines, pid = cli.out(*words, "--", sys.executable, "-c", PROGRAM, texts).splitlines()
     (path,) = folder.glob("*.d*")
     emitted = [json.loads(line) for line in lines]

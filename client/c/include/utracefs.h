@@ -16,7 +16,7 @@
  * forked child may emit at once; its first record is complete. errno keeps its value.
  *
  * The first declared event starts the library's only thread, with all signals blocked. Environment:
- * UTRACEFS_DIR, UTRACEFS_DATA_RING, UTRACEFS_RING_KB, UTRACEFS_PATIENCE_S as for the Python library.
+ * UTRACEFS_DIR, UTRACEFS_DATA_RING, UTRACEFS_RING_KB as for the Python library.
  *
  * Link with -lutracefs, or with libutracefs.a and -pthread. Linux, GCC or Clang.
  */
@@ -58,7 +58,8 @@ struct utracefs_event {
  * long. */
 struct utracefs_event *utracefs_declare(const char *command, unsigned flags);
 
-/* Whether a consumer is attached. Not zero: make a record. */
+/* Whether a consumer is attached, or the daemon has not answered yet: then it refuses the record if none is.
+ * Never waits. Not zero: make a record. */
 static inline int utracefs_enabled(const struct utracefs_event *event);
 
 /* Emit a record. The bytes of all pieces are the payload: fields in their order without padding,
@@ -132,7 +133,6 @@ void utracefs_commit(struct utracefs_reserved *reserved) UTRACEFS_BOUND_EARLY;
 /* In place of a record: counts a value that does not fit `field` as refused. what: "was out of range". */
 void utracefs_refuse(struct utracefs_event *event, const char *field, const char *what);
 int utracefs_is_wanted(const struct utracefs_event *event) __attribute__((cold)) UTRACEFS_BOUND_EARLY;
-int utracefs_may_emit(const struct utracefs_event *event) __attribute__((cold)) UTRACEFS_BOUND_EARLY;
 #pragma GCC visibility pop
 
 #define UTRACEFS_IS_PENDING 0x40u
@@ -145,17 +145,6 @@ static inline int utracefs_enabled(const struct utracefs_event *event)
 	if (__builtin_expect(state == 0, 1))
 		return 0;
 	return state != UTRACEFS_IS_PENDING || utracefs_is_wanted(event);
-}
-
-/* Without a wait: before the daemon's answer a record is emitted, and the daemon refuses it if the event is
- * off. */
-static inline int utracefs_takes_records(const struct utracefs_event *event)
-{
-	unsigned char state = __atomic_load_n(__atomic_load_n(&event->state, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
-
-	if (__builtin_expect(state == 0, 1))
-		return 0;
-	return state != UTRACEFS_IS_PENDING || utracefs_may_emit(event);
 }
 
 /* Bytes for a field of type `bytes`. */
@@ -322,7 +311,7 @@ static inline size_t utracefs_string_size(const char *text)
 /* (`&__VA_ARGS__` becomes `&NAME, ARGUMENT...`: standard C has no other way to allow no argument.) */
 #define UTRACEFS_EMIT(...) \
 	do { \
-		if (__builtin_expect(utracefs_takes_records(&UTRACEFS_FIRST(__VA_ARGS__, 0)), 0)) \
+		if (__builtin_expect(utracefs_enabled(&UTRACEFS_FIRST(__VA_ARGS__, 0)), 0)) \
 			UTRACEFS_CAT(utracefs_emit_, UTRACEFS_FIRST(__VA_ARGS__, 0))(&__VA_ARGS__); \
 	} while (0)
 #define UTRACEFS_FIRST(first, ...) first
@@ -342,7 +331,7 @@ static inline size_t utracefs_string_size(const char *text)
 	{ \
 		struct utracefs_span utracefs_span_ = utracefs_span_begin(utracefs_spans_->end); \
  \
-		if (utracefs_takes_records(&name##_begin)) \
+		if (utracefs_enabled(&name##_begin)) \
 			utracefs_emit_##name##_begin(&name##_begin, utracefs_span_.id, \
 						     utracefs_span_.parent_id UTRACEFS_EACH(ARGUMENT, \
 											    __VA_ARGS__)); \
@@ -378,7 +367,7 @@ struct utracefs_spans {
 				? UTRACEFS_CAT(utracefs_begin_, UTRACEFS_FIRST(__VA_ARGS__, 0))(&__VA_ARGS__) \
 				: utracefs_no_span()
 #define UTRACEFS_SPANS_ARE_ON(name) \
-	__builtin_expect(utracefs_takes_records(name.begin) || utracefs_takes_records(name.end), 0)
+	__builtin_expect(utracefs_enabled(name.begin) || utracefs_enabled(name.end), 0)
 
 static inline struct utracefs_span utracefs_no_span(void)
 {

@@ -485,7 +485,7 @@ public:
 		if constexpr (sizeof...(Arguments) == sizeof...(Fields)) {
 			static_assert((Fields::template takes<std::decay_t<const Arguments>>() && ...),
 				      "an argument is not of its field's type");
-			if (__builtin_expect(utracefs_takes_records(&event_) != 0, 0))
+			if (__builtin_expect(utracefs_enabled(&event_) != 0, 0))
 				write(std::index_sequence_for<Fields...>(), arguments...);
 		}
 	}
@@ -589,7 +589,7 @@ public:
 
 	template <typename... Arguments> [[nodiscard]] span operator()(const Arguments &...arguments) noexcept
 	{
-		if (__builtin_expect(!utracefs_takes_records(begin_.get()) && !utracefs_takes_records(end_.get()), 1))
+		if (__builtin_expect(!utracefs_enabled(begin_.get()) && !utracefs_enabled(end_.get()), 1))
 			return span();
 		struct utracefs_span begun = utracefs_span_begin(const_cast<struct utracefs_event *>(end_.get()));
 		begin_.emit(begun.id, begun.parent_id, arguments...);

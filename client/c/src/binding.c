@@ -79,14 +79,6 @@ int utb_attach(struct utb_session *session, struct utracefs_event *event)
 	return error;
 }
 
-int utb_look(struct utracefs_event *event, utb_interrupted call, void *arg)
-{
-	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
-	int is_on = utracefs_is_wanted(event);
-
-	return ut_interrupt_by(before).has_said ? -EINTR : is_on;
-}
-
 int utb_settle(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted call, void *arg)
 {
 	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});

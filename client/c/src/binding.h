@@ -3,8 +3,7 @@
  * without a call, and interruptible waits. Not installed: a binding is built with the library's sources. The
  * shared library exports these names under UTRACEFS_BINDING_0.1.
  *
- *     testing    utracefs_enabled(&event) of utracefs.h; or utb_enabled, if signal handlers of the language
- *                must run during the wait: two loads; PENDING leads to utb_look
+ *     testing    utracefs_enabled(&event) of utracefs.h
  *     emitting   utb_reserve, fill, utb_commit: no call in the usual case
  *
  *         struct utb_reserved r;
@@ -24,8 +23,8 @@
  *             utb_commit(&r);
  *         }
  *
- * Only utb_look, utb_settle, utracefs_refuse, utb_flush, utb_close, utb_end and utb_pause may wait. Call them
- * without the interpreter's lock. They do not need it, and neither does the native thread.
+ * Only utb_settle, utracefs_refuse, utb_flush, utb_close, utb_end and utb_pause may wait. Call them without the
+ * interpreter's lock. They do not need it, and neither does the native thread.
  *
  * `interrupted(arg)` is called in a waiting thread, without any lock of the library, after a signal and at
  * least every 100 ms. It runs the language's signal handlers; a result other than 0 ends the wait (-EINTR).
@@ -80,12 +79,6 @@ int utb_attach(struct utb_session *session, struct utracefs_event *event);
 void utb_event_init(struct utracefs_event *event, const char *command, unsigned flags);
 /* (utracefs_detach removes all the library's pointers to this memory; after close, too, and twice. No other
  * thread may be emitting the event. The registration remains.) */
-
-/* Whether the event is on; waits for the daemon's answer, within the patience. A forked child gets its
- * parent's answer, without waiting. 1, 0, or -EINTR. Allowed in signal handlers. */
-int utb_look(struct utracefs_event *event, utb_interrupted interrupted, void *arg);
-
-/* (For an emit of a pending event, in place of utb_look: utracefs_may_emit.) */
 
 /* Finds a place for records of this event, or waits for room for one of `size` bytes, as a lossless reader
  * asks: 1 if there is one, else 0. -EINTR. *until: 0 at a record's first call; it bounds all of its waits. */
@@ -147,16 +140,6 @@ unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t size, uint64_
 	__attribute__((cold));
 void utb_wake(const struct utb_reserved *r) __attribute__((cold));
 #pragma GCC visibility pop
-
-/* -EINTR means "on": check PyErr_Occurred or the like. */
-static inline int utb_enabled(struct utracefs_event *event, utb_interrupted interrupted, void *arg)
-{
-	unsigned char state = __atomic_load_n(__atomic_load_n(&event->state, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
-
-	if (__builtin_expect(state == 0, 1))
-		return 0;
-	return state != UTRACEFS_IS_PENDING ? 1 : utb_look(event, interrupted, arg);
-}
 
 /* Space for a record, or with DR_REFUSED as `flag` for a refusal (data_ring.h). NULL: there is none and it
  * is counted, or r->must_settle. Never waits. */

@@ -12,7 +12,6 @@
 
 #include "ring.h"
 
-#define DEFAULT_PATIENCE_NS 250000000ull
 #define NO_FUTEX_NS 200000 /* until the next look if futex(2) cannot wait */
 #define SMALL_STACK (16u << 10) /* a step needs some 4 KiB beside the frame of a signal */
 #define NO_POLL_MS 100 /* until the next look if descriptors cannot be waited for */
@@ -157,26 +156,14 @@ void ut_futex_wake(uint32_t *word)
 
 /* ---- the environment */
 
-static int is_number(const char *text, int with_point)
-{
-	size_t length = strcmp(text, ".") ? strlen(text) : 0;
-
-	for (const char *at = text; *at; at++) {
-		if (*at == '.' && with_point)
-			with_point = 0;
-		else if (*at < '0' || *at > '9')
-			return 0;
-	}
-	return length > 0 && length < 10;
-}
-
 /* KiB, as a power of two of bytes. An invalid number in the environment is ignored: it must not break the
  * program. */
 static uint64_t wanted_bytes(const char *variable, uint64_t otherwise)
 {
 	const char *text = secure_getenv(variable);
+	size_t digits = text ? strspn(text, "0123456789") : 0;
 
-	return text && is_number(text, 0) ? strtoull(text, NULL, 10) * 1024 : otherwise;
+	return digits > 0 && digits < 10 && !text[digits] ? strtoull(text, NULL, 10) * 1024 : otherwise;
 }
 
 /* A program with little address space, or little memory that it may lock, keeps most of it. */
@@ -213,17 +200,6 @@ void ut_settings_read(struct ut_settings *settings, const char *directory, uint6
 	if (!text || strcmp(text, "0"))
 		settings->ring_bytes = ring_bytes(wanted_bytes("UTRACEFS_RING_KB", default_ring()));
 	settings->local_bytes = ring_bytes(local_bytes ? local_bytes : wanted_bytes("UTRACEFS_BUFFER_KB", DR_LOW));
-	text = secure_getenv("UTRACEFS_PATIENCE_S");
-	settings->patience_ns = DEFAULT_PATIENCE_NS;
-	if (text && is_number(text, 1)) {
-		/* Not strtod: its point is the locale's. */
-		uint64_t whole = strtoull(text, NULL, 10), part = 0, unit = 1000000000u;
-		const char *point = strchr(text, '.');
-
-		for (const char *at = point ? point + 1 : ""; *at; at++)
-			part += (uint64_t)(*at - '0') * (unit /= 10);
-		settings->patience_ns = (whole > 60 ? 60 : whole) * 1000000000u + (whole >= 60 ? 0 : part);
-	}
 }
 
 /* ---- fork */

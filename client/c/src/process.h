@@ -20,7 +20,6 @@ struct ut_settings {
 	char directories[2][UT_DIRECTORY]; /* connecting.h */
 	uint32_t ring_bytes;	  /* of a ring for the daemon; 0: none */
 	uint32_t local_bytes;	  /* of one whose records go over the socket */
-	uint64_t patience_ns;
 };
 extern struct ut_settings ut_settings;
 /* Reads the environment. directory: in place of the environment's; or NULL. local_bytes: the same; or 0. */

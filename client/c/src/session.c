@@ -64,7 +64,7 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 	if (owner)
 		owner->session = s;
 	s->back_off = UT_FIRST_BACK_OFF_NS;
-	s->patience = s->settings.patience_ns;
+	s->patience = UT_PATIENCE_NS;
 	s->socket.fd = s->status_fd.fd = -1;
 	s->error = -EINPROGRESS;
 	s->end_of_regs = &s->regs;
@@ -208,9 +208,7 @@ void ut_begin(struct ut_session *s, int is_asked)
 	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
 		ut_go(s, UT_WANTED);
 		s->due = 0;
-		s->patience = s->settings.patience_ns;
-		if (s->parents && s->patience > UT_CROWDED_NS)
-			s->patience = UT_CROWDED_NS;
+		s->patience = s->parents ? UT_CROWDED_NS : UT_PATIENCE_NS;
 	}
 }
 
@@ -226,11 +224,6 @@ static int is_connected(void *session)
 	return ut_is_connected(s->state);
 }
 
-static int is_heard(void *reg)
-{
-	return atomic_load(&((struct ut_reg *)reg)->status) != &ut_pending;
-}
-
 /* With the lock held: the state that the program's events of this registration show, on if there is none. */
 static int is_on(struct ut_reg *reg)
 {
@@ -239,22 +232,6 @@ static int is_on(struct ut_reg *reg)
 	if (status == &ut_pending)
 		return !inherited || *(const volatile uint8_t *)inherited;
 	return *(const volatile uint8_t *)status != 0;
-}
-
-/* Waits within the patience for the first answer. With the lock held; the session may end. */
-static void wait_for_answer(struct ut_reg *reg)
-{
-	struct ut_session *s = reg->session;
-	uint64_t began = ut_clock_ns(), taken;
-
-	ut_begin(s, 0);
-	if (!is_heard(reg))
-		drive(s, is_heard, reg, began + s->patience, 0);
-	taken = ut_clock_ns() - began;
-	s->patience -= taken < s->patience ? taken : s->patience;
-	if (reg->session && !is_heard(reg)) /* until the answer comes */
-		ut_reg_point(reg, &ut_off);
-	ut_thread_start();
 }
 
 /* Whether it returns at once: in a place where the library must not connect, or in a signal handler in a
@@ -301,21 +278,14 @@ int ut_reg_settle(struct ut_reg *reg)
 	return ut_reg_has_ring(reg);
 }
 
-int ut_reg_look(struct ut_reg *reg)
+int ut_reg_may_emit(struct ut_reg *reg)
 {
 	const uint8_t *inherited = atomic_load(&reg->inherited);
 	const struct ut_session *s = reg->session;
+	int is_on;
 
-	if (!inherited) {
-		if (must_not_wait())
-			return ut_reg_settle(reg);
-		ut_lock();
-		if (reg->session)
-			wait_for_answer(reg);
-		ut_unlock();
-		return *(const volatile uint8_t *)atomic_load(&reg->status) != 0;
-	}
-	if (s && ut_rings_are_marked() && ut_clock_ns() - s->forked_at > FOLLOW_NS && !ut_process_is_guest()) {
+	if (inherited && s && ut_rings_are_marked() && ut_clock_ns() - s->forked_at > FOLLOW_NS &&
+	    !ut_process_is_guest()) {
 		ut_lock();
 		if (reg->session && reg->session->state == UT_FORKED) {
 			ut_begin(reg->session, 0);
@@ -324,12 +294,14 @@ int ut_reg_look(struct ut_reg *reg)
 		}
 		ut_unlock();
 	}
-	return *(const volatile uint8_t *)inherited != 0;
-}
-
-int ut_reg_may_emit(struct ut_reg *reg)
-{
-	return !atomic_load(&reg->inherited) || ut_reg_look(reg);
+	is_on = !inherited || *(const volatile uint8_t *)inherited;
+	/* A small stack has no room for the frames of this and of the emit. */
+	if (is_on && !ut_reg_has_ring(reg) && (!inherited || ut_process_is_on_small_stack()) &&
+	    !ut_reg_settle(reg) && ut_process_is_on_small_stack()) {
+		ut_reg_lose(reg);
+		is_on = 0;
+	}
+	return is_on && *(const volatile uint8_t *)atomic_load(&reg->status);
 }
 
 int ut_reg_lose(struct ut_reg *reg)
@@ -364,7 +336,7 @@ int ut_session_open(struct ut_session **session)
 	s = ut_session_new(0, NULL, NULL);
 	if (!s) {
 		error = -ENOMEM;
-	} else if (!drive(s, is_connected, s, ut_clock_ns() + s->settings.patience_ns, 0)) {
+	} else if (!ut_await(s, is_connected, s, 0)) {
 		error = s->error == -EINPROGRESS ? -ENOENT : s->error;
 		end_session(s);
 	} else {

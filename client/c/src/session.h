@@ -87,11 +87,9 @@ int ut_session_call(struct ut_session *session, void (*put)(struct ut_out *, uin
  * small stack it leaves that to the thread. A child waits up to UT_CROWDED_NS while the daemon has too many
  * new connections. Returns whether it has a place now. */
 int ut_reg_settle(struct ut_reg *reg);
-/* For a test of a pending event: whether it is on; waits for the answer within the patience. A child gets its
- * parent's answer, and connects after some time, because it must outlive its parent's daemon. */
-int ut_reg_look(struct ut_reg *reg);
-/* For an emit of a pending event, without waiting: 0 if a child's parent had the answer "off". Otherwise the
- * daemon tells, when it has the record. */
+/* Without the lock: whether to make a record of a pending event. Its program connects, and the daemon refuses
+ * the record if the event is off. A child gets its parent's answer, and connects after some time, because it
+ * must outlive its parent's daemon. */
 int ut_reg_may_emit(struct ut_reg *reg);
 /* Without the lock, of a registration without a place: returns whether a record is lost because this child
  * cannot connect; if so, counts it here and in the parent's ring. Keeps errno. */

@@ -82,7 +82,7 @@ void utracefs_span_end(struct utracefs_span *span)
 	if (!span->id)
 		return;
 	present = span->parent_id;
-	if (utracefs_takes_records(span->end_event) &&
+	if (utracefs_enabled(span->end_event) &&
 	    utracefs_reserve(span->end_event, 3 * sizeof(uint64_t) + 4 + size, &reserved)) {
 		at = reserved.payload;
 		data = at + 3 * sizeof(uint64_t) + 4;

@@ -180,20 +180,8 @@ int utracefs_is_wanted(const struct utracefs_event *event)
 	struct ut_reg *reg = ut_reg_of_event(event);
 
 	if (reg && __atomic_load_n(&event->state, __ATOMIC_RELAXED) == &ut_pending)
-		return ut_reg_look(reg);
+		return ut_reg_may_emit(reg);
 	return *__atomic_load_n(&event->state, __ATOMIC_RELAXED) != 0;
-}
-
-int utracefs_may_emit(const struct utracefs_event *event)
-{
-	struct ut_reg *reg = ut_reg_of_event(event);
-
-	/* From here and not from within the emit: a small stack has no room for the frames of both. */
-	if (reg && !ut_reg_has_ring(reg) && ut_process_is_on_small_stack() && !ut_reg_settle(reg)) {
-		ut_reg_lose(reg);
-		reg = NULL;
-	}
-	return reg && ut_reg_may_emit(reg);
 }
 
 /* ---- all events */

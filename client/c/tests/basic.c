@@ -1,5 +1,6 @@
 /* basic COUNT: records of each kind of field, then COUNT of a small event; prints the number of lost ones. */
 #include <utracefs.h>
+#include "answered.h"
 
 #include <netinet/in.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ int main(int argc, char **argv)
 	UTRACEFS_EMIT(c_plain);
 	for (uint64_t i = 0; i < count; i++)
 		UTRACEFS_EMIT(c_small, i, 5);
-	is_on = utracefs_enabled(&c_request);
+	is_on = answered(&c_request);
 	utracefs_event_stats(&c_small, &stats);
 	printf("enabled %d lost %lu refused %lu error %d\n", is_on, (unsigned long)stats.lost,
 	       (unsigned long)stats.refused, utracefs_event_error(&c_request, NULL, 0));

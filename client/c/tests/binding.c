@@ -4,7 +4,8 @@
  *     session DIRECTORY BYTES    index of a session; `process` is 0. BYTES: 0 for the usual
  *     attach S COMMAND           index of an event, or error
  *     detach E
- *     look E                     1, 0 or -EINTR
+ *     look E                     1 or 0, when the daemon has answered
+ *     test E                     the same, at once
  *     emit E N [COUNT]           COUNT records of a u32, from N on, as a binding does it; how many had room
  *     reserve E N, commit        the same in two commands: a record of N, whose thread is stopped in between
  *     let-go E                   marks its ring as closed by a daemon
@@ -18,10 +19,11 @@
  *     fork                       the child continues, the parent waits for it
  *     warning                    the oldest, or nothing
  *     alarm MS                   SIGALRM after that time; it interrupts waits
- *     emit-while-waiting E N     emits N in the callback of the next look's wait
+ *     emit-while-waiting E N     emits N in the callback of the next flush's wait
  */
 #define _GNU_SOURCE
 #include "binding.h"
+#include "answered.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -55,7 +57,7 @@ static int reserve(struct utracefs_event *event, uint32_t value, struct utb_rese
 	unsigned char *payload;
 	uint64_t until = 0;
 
-	if (utb_enabled(event, interrupted, NULL) <= 0)
+	if (!utracefs_enabled(event))
 		return 0;
 	payload = utb_reserve(event, 0, 4, r);
 	if (!payload && r->must_settle) {
@@ -215,8 +217,9 @@ int main(void)
 			memset(&events[a], 0xaa, sizeof(events[a]));
 			answer = 0;
 		} else if (sscanf(line, "look %d", &a) == 1) {
-			has_alarm = 0;
-			answer = utb_enabled(&events[a], interrupted, NULL);
+			answer = answered(&events[a]);
+		} else if (sscanf(line, "test %d", &a) == 1) {
+			answer = utracefs_enabled(&events[a]);
 		} else if (sscanf(line, "flush %d %u", &a, &b) == 2) {
 			has_alarm = 0;
 			answer = utb_flush(sessions[a], b * UINT64_C(1000000), interrupted, NULL);

@@ -26,6 +26,7 @@
  *                         fork: in a child, and the daemon is stopped here
  */
 #include <utracefs.h>
+#include "answered.h"
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -165,7 +166,7 @@ static int steady(void)
 
 	while (fgets(line, sizeof(line), stdin)) {
 		struct utracefs_event_stats stats;
-		int enabled = utracefs_enabled(&c_count);
+		int enabled = answered(&c_count);
 
 		UTRACEFS_EMIT(c_count, 7, strtoull(line, NULL, 10));
 		utracefs_event_stats(&c_count, &stats);
@@ -255,7 +256,7 @@ static int dynamic(const char *command)
 
 	if (!event)
 		return 1;
-	emitted = utracefs_enabled(event) ? utracefs_emit_iov(event, &iov, 1) : 1;
+	emitted = answered(event) ? utracefs_emit_iov(event, &iov, 1) : 1;
 	error = utracefs_event_error(event, text, sizeof(text));
 	printf("%d %d %d %s\n", utracefs_declare(command, 0) == event, emitted, error, text);
 	return 0;
@@ -391,7 +392,7 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 /* late: while the library is about to receive. */
 static int close_all(int late)
 {
-	utracefs_enabled(&c_count); /* waits for the first answer */
+	answered(&c_count);
 	for (uint64_t i = 0; i < count_each; i++) {
 		UTRACEFS_EMIT(c_count, 5, i);
 		if (i == 0 && late)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <utracefs.h>
+#include "answered.h"
 
 UTRACEFS_SPANS(c_order, (u32, order), (string, who));
 UTRACEFS_SPANS_PLAIN(c_pay);
@@ -45,7 +46,7 @@ int main(void)
 	uint64_t ids[3];
 	int ends[2];
 
-	utracefs_enabled(&c_order_begin); /* waits for the first answer; before that they count as on */
+	answered(&c_order_begin); /* before that they count as on */
 	{
 		UTRACEFS_SPAN(c_order, number(), "outer");
 		inner(1);

@@ -53,8 +53,7 @@ cdef extern from "binding.h" nogil:
     int utb_attach(utb_session *session, utracefs_event *event)
     void utb_event_init(utracefs_event *event, const char *command, unsigned flags)
     void utracefs_detach(utracefs_event *event)
-    int utb_look(utracefs_event *event, utb_interrupted interrupted, void *arg)
-    int utracefs_may_emit(const utracefs_event *event)
+    int utracefs_is_wanted(const utracefs_event *event)
     int utb_settle(
         utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted interrupted, void *arg
     )

@@ -25,7 +25,6 @@ from utracefs.producer._binding cimport (
     utb_commit,
     utb_reserve,
     utb_reserved,
-    utracefs_may_emit,
 )
 from utracefs.producer._event cimport (
     CHAR_ARRAY,
@@ -167,7 +166,7 @@ cdef object emit_behind(Event event, SpanHead *head, PyObject *const *given):
     cdef Py_ssize_t i, nr_numbers
     cdef list held = None
     # Off: values are checked all the same when mistakes are to be raised.
-    if byte == 0 or (byte == PENDING and not utracefs_may_emit(&event.own)):
+    if byte == 0 or (byte == PENDING and not event.may_emit()):
         if not is_strict:
             return None
         byte = 0

@@ -53,7 +53,7 @@ cdef class Event:
     cdef Py_ssize_t known_bare  # values that were right without keywords
     cdef public dict defaults   # values of fields that a call may leave out; or None
 
-    cdef int look(self) except -1
+    cdef bint may_emit(self) noexcept
     cdef int settle(self, uint32_t size, uint64_t *until) except -1
     cdef utb_event_stats stats(self) noexcept
 

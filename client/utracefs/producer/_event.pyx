@@ -22,9 +22,9 @@ from utracefs.producer._binding cimport (
     utb_event_init,
     utb_event_stats,
     utb_event_stats_of,
-    utb_look,
     utb_settle,
     utracefs_detach,
+    utracefs_is_wanted,
 )
 
 KINDS = {
@@ -40,8 +40,8 @@ KINDS = {
 cdef class Event:
     """One event of one session. Made by `utracefs.event`, never directly.
 
-    `if event:` is true while a consumer is attached. `event.emit(...)` then writes a record, and otherwise
-    does nothing.
+    `if event:` is true while a consumer is attached, and until the daemon's first answer. `event.emit(...)` then
+    writes a record, and otherwise does nothing.
 
     declaration: The command string in the spelling of dynamic_events, without its `u:`.
     flags: 1 persist, 2 multi-format.
@@ -94,13 +94,12 @@ cdef class Event:
         utracefs_detach(&self.own)
         PyMem_Free(self.steps)
 
-    cdef int look(self) except -1:
-        """Called while the byte is PENDING: wait for the daemon's answer; returns whether the event is on."""
-        cdef int on
+    cdef bint may_emit(self) noexcept:
+        """Called while the byte is PENDING: whether to make a record."""
+        cdef bint on
         with nogil:
-            on = utb_look(&self.own, run_handlers, NULL)
-        raise_what_is_set()
-        return on > 0
+            on = utracefs_is_wanted(&self.own)
+        return on
 
     cdef int settle(self, uint32_t size, uint64_t *until) except -1:
         """Wait for a data ring, or for room in it. until: 0 at a record's first call."""
@@ -111,12 +110,12 @@ cdef class Event:
     def __bool__(self):
         cdef unsigned char byte = status_of(self)
         if byte == PENDING:
-            return self.look()
+            return self.may_emit()
         return byte != 0
 
     @property
     def enabled(self):
-        """Whether a consumer is attached: the same as `bool(event)`."""
+        """Whether a consumer is attached, or the daemon has not answered yet: the same as `bool(event)`."""
         return bool(self)
 
     @property

@@ -26,7 +26,7 @@ def daemon(directory: Path) -> Iterator[DaemonProcess]:
 
 
 @pytest.fixture
-def events_on(daemon: DaemonProcess, patience: None) -> None:
+def events_on(daemon: DaemonProcess) -> None:
     """Every event of the test programs is enabled as soon as it is registered."""
     with daemon.tree() as tree:
         tree.write_file("standing_events", b"user_events:c_*\n")

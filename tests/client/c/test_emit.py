@@ -211,7 +211,7 @@ def test_there_is_no_daemon(directory: Path, run: Run) -> None:
     assert run("basic", 1_000_000) == "enabled 0 lost 0 refused 0 error 107\n"
 
 
-def test_no_consumer_is_attached(daemon: DaemonProcess, patience: None, run: Run) -> None:
+def test_no_consumer_is_attached(daemon: DaemonProcess, run: Run) -> None:
     assert run("basic", 1_000_000) == "enabled 0 lost 0 refused 0 error 0\n"
 
 

@@ -117,7 +117,7 @@ def test_cmake(tree: Path, daemon: DaemonProcess, events_req: None, tmp_path: Pa
 
 
 @pytest.fixture
-def events_req(daemon: DaemonProcess, patience: None) -> None:
+def events_req(daemon: DaemonProcess) -> None:
     with daemon.tree() as tree:
         tree.write_file("standing_events", b"user_events:req_*\n")
         tree.write_file("standing_events", b"user_events:job_*\n", truncate=False)
@@ -317,6 +317,7 @@ int main()
 	const std::uint64_t numbers[2] = {1, ~0ull};
 	arrays.emit(numbers, std::array<float, 2>{0.1f, -1.0f}, std::array<bool, 1>{true});
 	plain.emit();
+	utracefs_flush(20000);
 	return kinds ? utracefs_event_error(kinds.get(), nullptr, 0) : 1;
 }
 """

@@ -80,7 +80,7 @@ def test_cpp(daemon: DaemonProcess, built: Path, tmp_path: Path) -> None:
     subprocess.run(
         ["g++", *flags, source, "-o", program, "-lutracefs", f"-Wl,-rpath,{built}", "-pthread"], check=True
     )
-    environ = {"UTRACEFS_DIR": str(daemon.directory), "UTRACEFS_PATIENCE_S": "30"}
+    environ = {"UTRACEFS_DIR": str(daemon.directory)}
     subprocess.run([program], env=environ, check=True, timeout=60)
     outer, failed = fields(daemon, "c_cpp_order_begin")
     inner, within = fields(daemon, "c_cpp_plain_begin")

@@ -32,8 +32,6 @@ from utracefs import Session
 from utracefs_protocol.connection import encode_error, encode_response
 from utracefs_protocol.limits import MAX_STREAM_RING
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 NewSession = Callable[..., Session]
 
 

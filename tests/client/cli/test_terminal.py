@@ -140,7 +140,7 @@ def test_no_record_makes_a_line_of_its_own_in_a_pipe(traced: Cli) -> None:
     traced.run("record", "-o", "t.dat", "--", sys.executable, "-c", code)
     traced.run("perf", "record", "-o", "p.data", "--", sys.executable, "-c", code)
     traced.run("enable", "--standing", "hostile")
-    env = {**traced.env, "UTRACEFS_PATIENCE_S": "60"}
+    env = {**traced.env}
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=100)
     process = traced.start("stream")
     assert process.stdout is not None

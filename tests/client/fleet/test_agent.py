@@ -31,8 +31,6 @@ from utracefs.forward.spool import MIN_SIZE, Spool
 from utracefs.nats.errors import ApiError
 from utracefs.tree.tracefs import Tracefs
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 WAIT_S = 30
 HOST = "web1.example.org"
 

@@ -18,8 +18,6 @@ from utracefs.forward.policy import Policy
 from utracefs.tree.event_names import EventName
 from utracefs.tree.tracefs import Tracefs
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 
 @pytest.fixture
 def instance(utracefsd: DaemonProcess, directory: Path) -> Iterator[PlannedInstance]:

@@ -28,8 +28,6 @@ from utracefs.forward.target import Refused, Sent, TryAgain
 from utracefs.streaming import Stream
 from utracefs.tree.tracefs import Tracefs
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 WAIT_S = 30
 
 

@@ -13,8 +13,6 @@ import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 EVENT = b"work u32 who; u32 number"
 
 

@@ -43,7 +43,9 @@ def switch(daemon: FakeDaemon, event: Event, on: bool) -> None:
 @pytest.fixture
 def off(daemon: FakeDaemon, session: Session) -> Declare:
     def make(what: str, **values: Any) -> Span:
-        return declare(session, what, values)
+        span = declare(session, what, values)
+        wait_for(lambda: span.begin.registered and span.end.registered)
+        return span
 
     return make
 
@@ -185,6 +187,7 @@ def test_fields_of_the_end_only(
     by_name = declare(session, "named", {"route": "/"}, end)
     alone = declare(session, "alone", {}, end)
     for one in (span, by_name, alone):
+        wait_for(lambda: one.begin.registered and one.end.registered)  # noqa: B023
         with one if one.values else one("/") as off_one:
             off_one.set(status=1)
         switch(daemon, one.begin, True)

@@ -18,8 +18,6 @@ from tests.integration.conftest import DaemonProcess, running
 from utracefs import Session
 from utracefs.tree.tracefs import Tracefs
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 
 def every_type(
     a: utracefs.u8,

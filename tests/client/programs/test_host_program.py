@@ -12,8 +12,6 @@ import pytest
 from tests.client.daemons.fake_daemon import wait_for
 from tests.client.daemons.real_daemon import PROLOGUE, Work
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 FILES = """
 folder = os.path.dirname(os.path.abspath(__file__))
 def files(count):

@@ -17,8 +17,6 @@ from tests.integration.conftest import DaemonProcess, running
 from utracefs import Session
 from utracefs.tree.tracefs import Tracefs
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 
 @pytest.fixture(params=["ring", "socket"])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:

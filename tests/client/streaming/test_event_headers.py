@@ -21,8 +21,6 @@ from tests.client.recordings.event_header.event_headers import FIELDS, NAME, fie
 from tests.integration.conftest import DaemonProcess
 from tests.soak.plain import PlainConnection
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 Emit = Callable[..., None]
 
 

@@ -23,8 +23,6 @@ from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 from utracefs.tree.tracefs import Tracefs
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 SMALL = 256 << 10
 
 

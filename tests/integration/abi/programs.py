@@ -79,6 +79,5 @@ def world(via: str, daemon: DaemonProcess, folder: Path, *options: str) -> Itera
     if via == "preload":
         environment["LD_PRELOAD"] = str(preload_library())
         environment["UTRACEFS_DIR"] = daemon.directory
-        environment["UTRACEFS_PATIENCE_S"] = "30"  # else a program of a busy machine opens the mount's file
     with mounted(daemon.directory, folder / "tracing", *options) as mount:
         yield World(daemon, mount, environment)

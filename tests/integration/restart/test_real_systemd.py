@@ -32,7 +32,6 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "LD_LIBRARY_PATH": "/opt/python/lib",
     "PATH": "/usr/bin:/usr/sbin:/bin:/sbin",
-    "UTRACEFS_PATIENCE_S": "30",
 }
 TOOLS = ("unshare", "nsenter", "mount", "pivot_root", "systemctl")
 

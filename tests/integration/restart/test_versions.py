@@ -92,7 +92,7 @@ class Processes:
     def start(self, version: str, *words: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [self._pythons[version], *words],
-            env=os.environ | {"UTRACEFS_DIR": self._directory, "UTRACEFS_PATIENCE_S": "30"},
+            env=os.environ | {"UTRACEFS_DIR": self._directory},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -87,7 +87,6 @@ def prepare(page: str, folder: Path) -> dict[str, str]:
     (folder / "run").mkdir()
     env = {k: v for k, v in os.environ.items() if not k.startswith("UTRACEFS_") or k == VARIABLE}
     env["XDG_RUNTIME_DIR"] = str(folder / "run")
-    env["UTRACEFS_PATIENCE_S"] = "60"  # a reader of the page has an idle machine
     return env
 
 

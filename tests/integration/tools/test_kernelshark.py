@@ -27,7 +27,7 @@ def record(path: Path, *options: str) -> None:
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "UTRACEFS_PATIENCE_S": "30"},
+        env={**os.environ},
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -538,7 +538,7 @@ static int advance(struct ut_session *s)
 		waits = asked->about < UT_ABOUT_REG || (asked->about == UT_ABOUT_REG && asked->what);
 	if (waits)
 		return 0;
-	s->patience = s->settings.patience_ns; /* all answers have come */
+	s->patience = UT_PATIENCE_NS; /* all answers have come */
 	return ut_is_up(s->state) ? 0 : move_all(s);
 }
 
@@ -566,7 +566,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 		return;
 	}
 	if (s->state == UT_WAITING && now >= s->due) {
-		s->patience = s->settings.patience_ns;
+		s->patience = UT_PATIENCE_NS;
 		ut_go(s, UT_WANTED);
 	}
 	if (!ut_is_connected(s->state)) {

@@ -35,8 +35,9 @@ struct utracefs_event;
 
 #define UT_FIRST_BACK_OFF_NS 50000000ull
 
-/* Until the next attempt, if the daemon has too many new connections; of a forked child in all. */
+/* Until the next attempt, if the daemon has too many new connections; in all; of a forked child's emit. */
 #define UT_BUSY_NS 250000ull
+#define UT_PATIENCE_NS 250000000ull
 #define UT_CROWDED_NS (3 * UT_BUSY_NS)
 
 /* Time that callers wait for answers, in total until an answer comes: a stopped daemon must not delay a
@@ -154,7 +155,7 @@ struct ut_session {
 	int error;	  /* why the last attempt to connect failed: negative errno */
 	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect */
 	uint64_t back_off;
-	uint64_t patience; /* total time that tests of pending events may wait */
+	uint64_t patience; /* left for attempts to connect while the daemon has too many new connections */
 	uint64_t forked_at; /* UT_FORKED */
 	uint32_t changes; /* futex: counts steps, for waiting threads */
 

@@ -43,11 +43,6 @@ ROOM_KB = 32 * 1024
 this lets the daemon be without a cpu for 30 ms. Only written pages take memory."""
 
 
-PATIENCE_S = 5
-"""How long a recorded command may wait for the first answer of the daemon: records emitted before are not
-recorded. On an idle machine it is a millisecond."""
-
-
 @attrs.frozen
 class Launch:
     preload: bool = True
@@ -153,14 +148,13 @@ def fits(library: str) -> bool:
 
 
 def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
-    """Our environment with the daemon's directory, size of the ring and patience, unless these are set.
+    """Our environment with the daemon's directory and size of the ring, unless these are set.
     preload: add the library in front of LD_PRELOAD, unless it was not built or cannot be named.
 
     A program built with AddressSanitizer ends at its start if a library was loaded before the sanitizer's;
     its option against that is set.
     """
-    ours = {"UTRACEFS_RING_KB": str(ROOM_KB), "UTRACEFS_PATIENCE_S": str(PATIENCE_S)}
-    env = {**ours, **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
+    env = {"UTRACEFS_RING_KB": str(ROOM_KB), **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
     library = c_client.preload_library()
     before = env.pop("LD_PRELOAD", "")
     # Inside another recording the library is listed already.

@@ -168,7 +168,7 @@ def test_no_emit_waits_for_a_stopped_daemon(daemon: DaemonProcess, program: Path
     but those of a program that has ended without a data ring and without an answer."""
     with daemon.paused():
         begin = time.monotonic()
-        done = run(program, "ehfFct", UTRACEFS_PATIENCE_S="50", **of_way(way))
+        done = run(program, "ehfFct", **of_way(way))
         took = time.monotonic() - begin
     assert done.emits == 501 and took < 40
     wait_for(lambda: sum(totals(daemon)) == {"ring": 501, "socket": 300}[way], what=lambda: totals(daemon))

@@ -12,8 +12,6 @@ from tests.client.c.preload.programs import compiled, environment, run
 from tests.client.daemons.fake_daemon import wait_for
 from tests.client.daemons.real_daemon import Work
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 RECORDS: dict[str, dict[int, list[int]]] = {
     "ways_to_open": {1: [0, 1, 2, 3]},
     "descriptors": {2: [0, 1, 2, 3, 4, 5, 6, 7, 9]},

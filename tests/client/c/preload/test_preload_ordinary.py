@@ -123,13 +123,11 @@ print(os.writev(fd, [struct.pack("=i", 0), struct.pack("=II", 1, 2)]), name)
 """
 
 
-@pytest.mark.usefixtures("patience")
 def test_python_speaks_the_abi(work: Work) -> None:
     assert run(sys.executable, "-c", PYTHON) == "12 memfd:user_events_data (deleted)\n"
     assert work.numbers() == {1: [2]}
 
 
-@pytest.mark.usefixtures("patience")
 def test_a_static_program_is_not_affected(work: Work, tmp_path: Path) -> None:
     program = compiled("preload_cases.c", tmp_path, "-static")
     done = subprocess.run([program, "vforks"], env=environment(), capture_output=True, check=False)
@@ -140,7 +138,6 @@ def test_a_static_program_is_not_affected(work: Work, tmp_path: Path) -> None:
 CASES = ["descriptors", "streams", "by_number", "threads", "wrong_pointers"]
 
 
-@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("sanitizer", ["address first", "address", "thread"])
 def test_programs_with_sanitizers(work: Work, tmp_path: Path, sanitizer: str) -> None:
     """AddressSanitizer wants to come first, or not to look; ThreadSanitizer sees no race."""
@@ -152,7 +149,6 @@ def test_programs_with_sanitizers(work: Work, tmp_path: Path, sanitizer: str) ->
     assert {0, 1, 2, 3, 4, 5} <= set(work.numbers())
 
 
-@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("allocator", ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_other_allocators(work: Work, tmp_path: Path, allocator: str, is_first: bool) -> None:
@@ -188,7 +184,6 @@ fn main() {
 """
 
 
-@pytest.mark.usefixtures("patience")
 @needs("rustc")
 def test_rust(work: Work, tmp_path: Path) -> None:
     (tmp_path / "main.rs").write_text(RUST)

@@ -22,8 +22,6 @@ from utracefs.forward.otlp import OtlpTarget
 from utracefs.forward.policy import Policy
 from utracefs.forward.target import Settings, TryAgain
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 WAIT_S = 30
 
 

@@ -64,7 +64,6 @@ def test_consumers_that_are_gone(traced: Cli) -> None:
     assert set(row["detached"]) == set(row["consumers"]) and "ftrace" in row["detached"]
 
 
-@pytest.mark.usefixtures("patience")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_values_that_clients_refused(traced: Cli) -> None:
     with utracefs.Session(traced.env["UTRACEFS_DIR"]) as session:

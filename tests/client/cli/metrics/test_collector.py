@@ -32,7 +32,6 @@ def test_every_line_of_the_daemon_is_known(traced: Cli) -> None:
     assert {*DAEMON, *RESOURCES} <= names
 
 
-@pytest.mark.usefixtures("patience")
 def test_a_daemon_with_events(traced: Cli, collector: Collector) -> None:
     with utracefs.Session(traced.env["UTRACEFS_DIR"]) as session:
         event = session.event('quo"te u32 n')

@@ -18,7 +18,6 @@ from utracefs import startup
 from utracefs.cli import Failure, c_client
 from utracefs.cli.run import traced_command
 from utracefs.cli.run.traced_command import (
-    PATIENCE_S,
     ROOM_KB,
     Launch,
     Obstacle,
@@ -43,14 +42,6 @@ def test_a_recorded_command_has_room_in_its_ring(monkeypatch: pytest.MonkeyPatch
     assert environment(".")["UTRACEFS_RING_KB"] == str(ROOM_KB)
     monkeypatch.setenv("UTRACEFS_RING_KB", "64")
     assert environment(".")["UTRACEFS_RING_KB"] == "64", "what somebody chose"
-
-
-def test_a_recorded_command_waits_longer_for_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records emitted before the daemon's first answer are not counted anywhere."""
-    monkeypatch.delenv("UTRACEFS_PATIENCE_S", raising=False)
-    assert environment(".")["UTRACEFS_PATIENCE_S"] == str(PATIENCE_S)
-    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "0.1")
-    assert environment(".")["UTRACEFS_PATIENCE_S"] == "0.1", "what somebody chose"
 
 
 @pytest.mark.parametrize(

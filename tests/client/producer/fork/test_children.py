@@ -8,8 +8,6 @@ from tests.client.daemons.fake_daemon import wait_for
 from tests.client.daemons.real_daemon import Work
 from tests.integration.test_conservation import stats
 
-pytestmark = pytest.mark.usefixtures("patience")
-
 ENDS = {
     "_exit": "os._exit(0)",
     "kill": "os.kill(os.getpid(), signal.SIGKILL)",
@@ -109,6 +107,7 @@ def test_a_child_that_is_forked_and_emits_in_signal_handlers(work: Work) -> None
 def test_a_child_that_does_not_emit_makes_no_connection(work: Work) -> None:
     work.run(
         """
+        wait_for(lambda: event and event.registered)
         def work(who):
             assert event and event.enabled and event.registered
             assert utracefs.flush() and not utracefs.stats().connected
@@ -170,7 +169,6 @@ def test_a_daemon_that_does_not_answer_a_child(
 ) -> None:
     """It gets the child's ring, or its records over the socket, all the same. If it has no room in its queue,
     they are counted as lost in the parent's ring."""
-    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "20")
     monkeypatch.setenv("UTRACEFS_DATA_RING", ring)
     work.run(
         f"""

@@ -20,7 +20,6 @@ def counts(work: Work, emitted: int) -> tuple[int, int]:
     return known()[1:]
 
 
-@pytest.mark.usefixtures("patience")
 def test_children_in_a_row_that_end_at_once(work: Work) -> None:
     """They are faster than the daemon. None of them waits for its turn."""
     work.run(
@@ -38,7 +37,6 @@ def test_children_in_a_row_that_end_at_once(work: Work) -> None:
     assert recorded > 500
 
 
-@pytest.mark.usefixtures("patience")
 def test_900_children_at_once(work: Work) -> None:
     work.run(
         """
@@ -59,7 +57,6 @@ def test_900_children_at_once(work: Work) -> None:
 
 def test_children_in_a_row_beside_a_stopped_daemon(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's queue takes some of them; the others are counted, and wait for less than a millisecond."""
-    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "20")
     waits = work.run(
         f"""
         import resource
@@ -86,7 +83,6 @@ def test_children_of_a_program_whose_user_has_many_connections_that_wait(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They do not connect: `behind` of the parent's ring, as the daemon sets it."""
-    monkeypatch.setenv("UTRACEFS_PATIENCE_S", "20")
     work.run(
         """
         import ctypes

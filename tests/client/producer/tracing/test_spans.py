@@ -90,7 +90,7 @@ def test_a_duration_is_the_difference_of_the_records_times(work: Work) -> None:
         from utracefs.tree.tracefs import Tracefs
 
         order = utracefs.span("order")
-        assert not order
+        wait_for(lambda: not order)
         with Tracefs() as tree:
             tree.write_file("events/user_events/enable", b"1")
         until, count = time.monotonic_ns() + 50_000_000, 0
