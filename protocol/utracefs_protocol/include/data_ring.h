@@ -111,9 +111,9 @@
  *   length                  reserved by a thread that is filling it now (or that died while it did)
  *   COMMITTED | length      complete
  *
- * The bare length lets the daemon skip the record of a dead producer and take the records behind it. Only a
- * producer that dies between its compare-and-swap and the next instruction, that store, leaves a hole of
- * unknown length, which ends the ring.
+ * The bare length lets the daemon skip the record of a dead producer and take the records behind it. If it
+ * dies between its compare-and-swap and the next instruction, that store, its record is zero: the next one
+ * begins where zeros end.
  *
  * Memory order
  * ------------

@@ -95,8 +95,13 @@ static inline int dr_next(struct dr_consumer *c, struct dr_taken *out, unsigned 
 			if (!dead)
 				return DR_EMPTY;
 			++*holes;
-			if (word == 0 || length > DR_MAX_PAYLOAD || bytes > have)
-				return DR_EMPTY; /* length unknown: what lies behind cannot be found */
+			/* Its thread died before it stored the length: the next record is where zeros end. */
+			for (bytes = word ? bytes : 8; !word && bytes < have && bytes < dr_need(DR_MAX_PAYLOAD); bytes += 8)
+				if (atomic_load_explicit(&((struct dr_record *)((unsigned char *)rec + bytes))->length_word,
+							 memory_order_relaxed))
+					break;
+			if (length > DR_MAX_PAYLOAD || bytes > have)
+				return DR_EMPTY;
 			memset((void *)rec, 0, bytes);
 			c->tail += bytes;
 			continue;
