@@ -10,12 +10,12 @@
  *         uint64_t until = 0;
  *         unsigned char *payload = utb_reserve(&event, 0, size, &r);
  *         while (!payload && r.must_settle) {
- *             int is_full = r.half;
+ *             int is_full = r.half, has_place;
  *             ... release the interpreter's lock ...
- *             utb_settle(&event, size, &until, interrupted, arg);
+ *             has_place = utb_settle(&event, size, &until, interrupted, arg) > 0;
  *             ... take it again ...
  *             payload = utb_reserve(&event, 0, size, &r);
- *             if (!is_full)
+ *             if (!is_full && !has_place)
  *                 break; // must_settle now: off, there is no daemon
  *         }
  *         if (payload) {
@@ -157,7 +157,7 @@ static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t 
 	if (__builtin_expect(!target, 0))
 		return NULL;
 	place = atomic_load_explicit(&target->place, memory_order_acquire);
-	view = utb_views[place >> 32];
+	view = ut_view(utb_views, place);
 	if (__builtin_expect(view.header && size <= DR_MAX_PAYLOAD, 1)) {
 		r->record = ut_reserve(&view, (uint32_t)place | flag, size, &half);
 		if (__builtin_expect(r->record != NULL, 1)) {

@@ -18,11 +18,10 @@
 _Static_assert(sizeof(struct utb_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal),
 	       "utracefs_reserved");
 
-/* (The view is copied: after a fork by a signal handler in the middle of this, the child has none.) */
 static inline int reserve_at(struct ut_reg *reg, uint64_t place, uint32_t flag, uint32_t size,
 			     struct utb_reserved *r)
 {
-	struct data_ring view = ut_views[place >> 32];
+	struct data_ring view = ut_view(ut_views, place);
 	int half;
 
 	r->half = 0;
@@ -45,7 +44,7 @@ static inline int reserve_at(struct ut_reg *reg, uint64_t place, uint32_t flag, 
  * or a ring that the daemon has closed. Otherwise counts it. */
 static int has_no_place(struct ut_reg *reg, uint64_t place)
 {
-	struct data_ring view = ut_views[place >> 32];
+	struct data_ring view = ut_view(ut_views, place);
 
 	if (!view.header || dr_is_closed(&view))
 		return 1;
@@ -56,7 +55,7 @@ static int has_no_place(struct ut_reg *reg, uint64_t place)
 /* The ring is full, and that was not counted. */
 static void lose(struct ut_reg *reg, uint64_t place, uint32_t flag)
 {
-	struct data_ring view = ut_views[place >> 32];
+	struct data_ring view = ut_view(ut_views, place);
 
 	if (view.header)
 		dr_count_lost(&view, (uint32_t)place | flag);
@@ -71,7 +70,7 @@ int ut_wait_for_room(uint32_t ring, uint32_t size, uint64_t *until)
 
 	ut_own.waits = 1;
 	for (unsigned polls = 0;; polls++) {
-		struct data_ring view = ut_views[ring]; /* again: a handler may fork */
+		struct data_ring view = ut_view(ut_views, ut_place(ring, 0)); /* again: a handler may fork */
 		uint64_t now = ut_now_ns(), tail;
 		struct dr_record *oldest;
 		uint32_t word;

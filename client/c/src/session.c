@@ -144,6 +144,15 @@ int ut_is_interrupted(void)
 	return interruption.has_said;
 }
 
+void ut_begin(struct ut_session *s, int is_asked)
+{
+	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
+		ut_go(s, UT_WANTED);
+		s->due = 0;
+		s->patience = s->parents ? UT_CROWDED_NS : UT_PATIENCE_NS;
+	}
+}
+
 /* Runs steps of the session until done(arg), or until `until` (ns) or no progress is to be expected soon.
  * waits_for_daemon: continues between attempts to connect. Returns whether it is done. Releases the lock while
  * it waits. */
@@ -184,6 +193,10 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 		}
 		must_end = ut_is_interrupted();
 		ut_lock();
+		if (!ut_is_waiting) { /* a signal handler has forked, and this is its child */
+			ut_is_waiting = 1;
+			ut_begin(s, 0);
+		}
 	}
 	ut_is_waiting = before;
 	return is_done;
@@ -201,15 +214,6 @@ int ut_await(struct ut_session *s, int (*done)(void *), void *arg, uint64_t unti
 	if (!is_done && s->state != UT_WAITING)
 		ut_patience_for_answers -= taken < ut_patience_for_answers ? taken : ut_patience_for_answers;
 	return is_done;
-}
-
-void ut_begin(struct ut_session *s, int is_asked)
-{
-	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
-		ut_go(s, UT_WANTED);
-		s->due = 0;
-		s->patience = s->parents ? UT_CROWDED_NS : UT_PATIENCE_NS;
-	}
 }
 
 static int is_up(void *session)
@@ -275,7 +279,8 @@ int ut_reg_settle(struct ut_reg *reg)
 			ut_wake();
 	}
 	ut_unlock();
-	return ut_reg_has_ring(reg);
+	/* In a child of a signal handler, which nothing has begun for yet: once more. */
+	return ut_reg_has_ring(reg) || (s && s->state == UT_FORKED && ut_reg_settle(reg));
 }
 
 int ut_reg_may_emit(struct ut_reg *reg)
@@ -311,10 +316,12 @@ int ut_reg_lose(struct ut_reg *reg)
 
 	ut_lock();
 	s = reg->session;
-	/* (A child's not if nothing was tried yet; a program's if its registration has no room among those under
-	 * way.) */
-	is_lost = s && s->state != UT_FORKED && !ut_reg_has_ring(reg) && /* (another thread may have made it) */
-		  (s->parents ? s->state != UT_NEW || s->due : reg->state == UT_TO_ASK && !ut_has_room(s, 0)) &&
+	/* (A child's without a ring not if nothing was tried yet; others if the registration has no room among those
+	 * under way; all of a child of vfork(2), which tries nothing.) */
+	is_lost = s && !ut_reg_has_ring(reg) && /* (another thread may have made it) */
+		  (ut_process_is_guest() ||
+		   (s->state != UT_FORKED && (s->parents && !s->ring ? s->state != UT_NEW || s->due :
+								       reg->state == UT_TO_ASK && !ut_has_room(s, 0)))) &&
 		  is_on(reg);
 	if (is_lost)
 		ut_reg_count_cut_off(reg);
@@ -502,7 +509,7 @@ static uint64_t bytes_emitted(const struct ut_session *s)
 
 static int flush(struct ut_session *s, uint64_t until)
 {
-	uint64_t emitted = bytes_emitted(s);
+	uint64_t forked_at = s->forked_at, emitted = bytes_emitted(s);
 	int error, is_over = 0;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
@@ -520,7 +527,7 @@ static int flush(struct ut_session *s, uint64_t until)
 		else
 			error = ut_session_call(s, ut_put_plain, "sync", until);
 	} while (error == -ENOTCONN && !is_over && s->state != UT_CLOSED && !ut_ring_is_taken_in(s->ring));
-	if (!error)
+	if (!error && s->forked_at == forked_at)
 		s->bytes_flushed = emitted;
 	return error && interruption.has_said ? -EINTR : error;
 }

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "process.h"
@@ -39,7 +40,8 @@ static void begin(uint64_t *next)
 	uint64_t seed, none = 0;
 	int before = errno;
 
-	if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) != sizeof(seed))
+	/* Not getrandom(3), where a thread may be cancelled. */
+	if (syscall(SYS_getrandom, &seed, sizeof(seed), GRND_NONBLOCK) != sizeof(seed))
 		seed = ut_clock_ns() << 20 ^ (uint64_t)getpid();
 	errno = before;
 	__atomic_compare_exchange_n(next, &none, seed | 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

@@ -273,13 +273,13 @@ cdef unsigned char *reserve_later(
     """There is no ring yet, as in a forked child; or no longer; or it is full, and a lossless reader lets us
     wait."""
     cdef unsigned char *payload
-    cdef bint is_full
+    cdef bint is_full, has_place
     cdef uint64_t until = 0
     while True:
         is_full = reserved.half
-        event.settle(<uint32_t>size, &until)
+        has_place = event.settle(<uint32_t>size, &until)
         payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
-        if payload != NULL or not reserved.must_settle or not is_full:
+        if payload != NULL or not reserved.must_settle or not (is_full or has_place):
             break
     if payload != NULL or not reserved.must_settle:
         event.counted += 1

@@ -102,10 +102,12 @@ cdef class Event:
         return on
 
     cdef int settle(self, uint32_t size, uint64_t *until) except -1:
-        """Wait for a data ring, or for room in it. until: 0 at a record's first call."""
+        """Wait for a data ring, or for room in it: whether there is one. until: 0 at first."""
+        cdef int has_place
         with nogil:
-            utb_settle(&self.own, size, until, run_handlers, NULL)
-        return raise_what_is_set()
+            has_place = utb_settle(&self.own, size, until, run_handlers, NULL)
+        raise_what_is_set()
+        return has_place > 0
 
     def __bool__(self):
         cdef unsigned char byte = status_of(self)

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 
 #include "connection.h"
+#include "emit.h"
 
 #define LAST_BACK_OFF_NS 1000000000ull
 
@@ -58,7 +59,7 @@ void ut_reg_count_cut_off(struct ut_reg *reg)
 
 int ut_reg_has_ring(const struct ut_reg *reg)
 {
-	const struct data_ring view = ut_views[atomic_load(&reg->place) >> 32];
+	const struct data_ring view = ut_view(ut_views, atomic_load(&reg->place));
 
 	return view.header && !dr_is_closed(&view);
 }
@@ -620,7 +621,7 @@ void ut_connection_start_child(struct ut_session *s)
 	s->ring = 0;
 	if (s->state == UT_SENDS)
 		s->settings.ring_bytes = 0; /* this daemon does not take it */
-	s->nr_asked = 0;
+	fail_calls(s); /* of this thread, if its signal handler has forked */
 	s->bytes_before = s->bytes_flushed = 0;
 	s->forked_at = ut_clock_ns();
 	s->out.size = s->out_sent = s->batch_size = s->batch_sent = 0; /* its parent's */

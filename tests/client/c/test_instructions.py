@@ -1,0 +1,199 @@
+"""A program in C is interrupted at each instruction of its emits (client/c/tests/instructions.c), by handlers
+that emit, fork and leave, by other threads that end the library, by SIGKILL. Its records arrive, or are in a
+number."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections import Counter
+
+import attrs
+import pytest
+
+from tests.client.c.building import build
+from tests.client.c.test_emit import of_way
+from tests.integration.conftest import DaemonProcess
+
+PATHS = (
+    "macro", "pieces", "binding", "spans", "flush", "again", "close", "first", "enabled", "child",
+    "child-binding",
+)  # fmt: skip
+UNKNOWN = ("first", "enabled", "child", "child-binding")
+"""Until the daemon has the ring of a new process, a kill loses what is in it."""
+
+EVENTS = {
+    "c_step": "s",
+    "c_other": "o",
+    "c_text": "t",
+    "c_bound": "b",
+    "c_span_begin": "B",
+    "c_span_end": "E",
+}
+LINE = re.compile(
+    r"-(\d+) .*: (c_\w+): (?:.*who=\w+ \((\d+)\) i=\w+ \((\d+)\)|.*error=(\d+):(\d+)$)", re.MULTILINE
+)
+
+SECOND = 1_000_000
+INJECTIONS = (
+    "kill", "kill-others", "emit", "emit-there", "fork", "fork-late", "fork-end", "fork-exit",
+    "vfork", "clone", "longjmp", "cancel", "exit", "exit-there",
+    "close-there", "end-there", "detach-there",
+)  # fmt: skip
+ONLY_OF = {
+    "kill-others": ("macro", "pieces", "binding", "spans"),
+    "longjmp": ("macro", "pieces", "binding", "spans", "child"),
+}
+"""Threads may hold the library's lock elsewhere; a handler may not leave a wait (docs/c-client.md)."""
+ONLY_WITH_A_RING = ("longjmp", "end-there")
+"""Over the socket the rest is sent within half a second, and the daemon counts what is left."""
+
+WAYS = [(path, "ring") for path in PATHS] + [("macro", "socket"), ("child", "socket")]
+
+
+@attrs.frozen
+class Process:
+    pid: int
+    lost: int
+    begun: list[str]
+
+
+@attrs.frozen
+class Played:
+    """One process, interrupted in one place."""
+
+    who: int
+    offset: str
+    time: int
+    handled: int
+    status: int
+    flight: int
+    processes: list[Process]
+
+    @classmethod
+    def of(cls, line: str) -> Played:
+        first, *others = line.split("; ")
+        who, offset, time, handled, status, flight = first.split()
+        processes = [
+            Process(int(pid), int(lost), begun) for pid, lost, *begun in (one.split() for one in others)
+        ]
+        return cls(int(who), offset, int(time), int(handled), int(status), int(flight), processes)
+
+
+Arrived = dict[int, list[tuple[int, str]]]
+
+
+def arrived_in(daemon: DaemonProcess) -> Arrived:
+    """(thread, record) by `who`, in the order of the trace."""
+    found: Arrived = {}
+    with daemon.tree() as tree:
+        text = tree.read_file("trace").decode()
+    for thread, event, who, i, end_who, end_i in LINE.findall(text):
+        found.setdefault(int(who or end_who), []).append((int(thread), EVENTS[event] + (i or end_i)))
+    assert sum(map(len, found.values())) == len(re.findall(r": c_\w+: ", text))
+    return found
+
+
+def judge(path: str, way: str, injection: str, played: Played, arrived: Arrived, committed: bool) -> None:
+    """committed: whether the record in flight arrives after a kill in this place."""
+    own, *children = played.processes
+    came = [
+        record for thread, record in arrived.get(played.who, []) if not children or thread != children[0].pid
+    ]
+    missing = Counter(own.begun) - Counter(came)
+    assert not Counter(came) - Counter(own.begun), "a record that was not begun"
+    for context in (range(20), range(20, 30), range(90, 100)):
+        order = [int(one[1:]) for one in came if one[0] not in "BE" and int(one[1:]) in context]
+        assert order == sorted(order)
+    in_flight = Counter(own.begun[played.flight - 1 : played.flight] if played.handled else [])
+    if injection.startswith("kill") and played.handled:
+        assert played.status == 9
+        assert way == "socket" or path in UNKNOWN or missing <= in_flight
+        return
+    assert played.status == 0
+    if not played.handled:
+        assert not missing and own.lost == 0
+        return
+    if injection in ("longjmp", "exit", "exit-there", "close-there", "end-there", "detach-there"):
+        assert missing <= in_flight
+    elif injection == "vfork" and path in UNKNOWN:  # its parent has no connection yet, and it makes none
+        assert missing.total() == own.lost and not {
+            one for one in missing if int(one[1:]) not in range(20, 30)
+        }
+    else:
+        assert not missing and own.lost == 0
+    was_reserved = "s29" not in came or not in_flight.keys() - set(came[: came.index("s29")])
+    for child in children:
+        came = [record for thread, record in arrived.get(played.who, []) if thread == child.pid]
+        assert not Counter(child.begun) - Counter(came)
+        again = Counter(came) - Counter(child.begun)
+        assert again <= in_flight
+        if injection not in ("fork", "fork-late"):
+            assert not again and child.lost == 0
+        elif not was_reserved or (not committed and way == "ring" and path not in UNKNOWN):
+            assert again.total() + child.lost == in_flight.total()
+        else:
+            assert again.total() + child.lost <= 1
+
+
+def failures(path: str, injection: str, way: str, all_played: list[Played], arrived: Arrived) -> list[str]:
+    failed = []
+    committed = False
+    for played in all_played:
+        its = "kill" if injection in ("fork", "fork-late") and played.who < SECOND else injection
+        try:
+            judge(path, way, its, played, arrived, committed)
+        except AssertionError as error:
+            failed.append(f"{path} {its}: {played}, {arrived.get(played.who)}: {error}")
+        came = [record for _, record in arrived.get(played.who, [])]
+        committed = played.flight > 0 and played.processes[0].begun[played.flight - 1] in came
+    return failed
+
+
+def play(daemon: DaemonProcess, path: str, injection: str, phase: int, count: int, way: str) -> None:
+    program = build("build/tests/instructions") / "tests" / "instructions"
+    done = subprocess.run(
+        [program, path, injection, str(phase), str(count)],
+        env={**os.environ, **of_way(way)},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=3000,
+        check=True,
+    )
+    if done.stdout.startswith("no breakpoints"):
+        pytest.skip(done.stdout)
+    all_played = [Played.of(line) for line in done.stdout.splitlines()]
+    assert len(all_played) > 2
+    # Some connections are waiting to be accepted.
+    deadline = time.monotonic() + 5
+    while failed := failures(path, injection, way, all_played, arrived_in(daemon)):
+        assert time.monotonic() < deadline, "\n".join(failed)
+        time.sleep(0.1)
+    with daemon.tree() as tree:
+        tree.write_file("trace", b"")
+
+
+def interrupt_all(daemon: DaemonProcess, path: str, way: str, count: int) -> None:
+    with daemon.tree() as tree:
+        tree.write_file("buffer_size_kb", b"65536")
+    for number, injection in enumerate(INJECTIONS):
+        if path in ONLY_OF.get(injection, PATHS) and (way == "ring" or injection not in ONLY_WITH_A_RING):
+            play(daemon, path, injection, 7 * number, count, way)
+
+
+@pytest.mark.parametrize(("path", "way"), WAYS)
+@pytest.mark.usefixtures("events_on")
+def test_some_instructions(daemon: DaemonProcess, path: str, way: str) -> None:
+    """Others with each injection, the same in each run."""
+    interrupt_all(daemon, path, way, 3)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("way", ["ring", "socket"])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.usefixtures("events_on")
+def test_each_instruction(daemon: DaemonProcess, path: str, way: str) -> None:
+    interrupt_all(daemon, path, way, 0)
