@@ -17,10 +17,8 @@ static int has_ended;
 struct utb_session *utb_process_session(void)
 {
 	ut_lock();
-	if (!ut_process_events.owner.session) {
+	if (!ut_process_events.owner.session)
 		ut_settings_read(&ut_process_events.settings, NULL, 0);
-		ut_process_events.has_settings = 1;
-	}
 	ut_unlock();
 	return &ut_process_events;
 }
@@ -32,7 +30,6 @@ struct utb_session *utb_session_new(const char *directory, uint64_t buffer_bytes
 	if (!made)
 		return NULL;
 	ut_settings_read(&made->settings, directory, buffer_bytes);
-	made->has_settings = 1;
 	ut_lock();
 	made->owner.is_closed = has_ended;
 	made->next = sessions;

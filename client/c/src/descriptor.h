@@ -103,21 +103,10 @@ struct ut_bell {
 	struct ut_descriptor far_end;
 };
 
-static inline void ut_bell_init(struct ut_bell *b)
-{
-	b->near_end.fd = b->far_end.fd = -1;
-	b->near_end.beside = b->far_end.beside = NULL;
-}
-
 static inline void ut_bell_close(struct ut_bell *b)
 {
 	ut_close(&b->near_end);
 	ut_close(&b->far_end);
-}
-
-static inline int ut_bell_is_ours(const struct ut_bell *b)
-{
-	return ut_is_ours(&b->near_end) && ut_is_ours(&b->far_end);
 }
 
 /* 0, also when it is open already; or -errno with nothing open. */
@@ -126,7 +115,7 @@ static inline int ut_bell_open(struct ut_bell *b)
 	int ends[2];
 	int error, other;
 
-	if (ut_bell_is_ours(b))
+	if (ut_is_ours(&b->near_end) && ut_is_ours(&b->far_end))
 		return 0;
 	ut_bell_close(b);
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)

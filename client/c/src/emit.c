@@ -124,7 +124,7 @@ static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uin
 		return 1;
 	if (r->half)
 		lose(reg, place, flag);
-	else if (has_no_place(reg, place)) /* twice: a ring that was closed at once */
+	else /* perhaps twice no place: a ring that was closed at once */
 		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
 	return 0;
 }
@@ -223,14 +223,8 @@ void utracefs_refuse(struct utracefs_event *event, const char *field, const char
 
 /* ---- records in pieces */
 
-struct pieces {
-	const struct iovec *iov;
-	int n;
-	size_t skip; /* bytes of the first that are not payload */
-};
-
 /* Copies `size` bytes at `offset` of the payload, which is long enough. */
-static void gather(const struct pieces *p, size_t offset, void *to, size_t size)
+static void gather(const struct ut_record *p, size_t offset, void *to, size_t size)
 {
 	unsigned char *at = to;
 
@@ -261,7 +255,7 @@ static unsigned char common_byte(const struct ut_reg *reg, unsigned offset)
 /* user_event_validate() of the kernel. Positions count from the start of the entry, whose 8 common bytes
  * are not payload. For a `__data_loc` of offset and size 0 the kernel reads in front of the entry; here
  * that byte is 0. */
-static int is_valid(const struct ut_reg *reg, const struct pieces *p, uint64_t size)
+static int is_valid(const struct ut_reg *reg, const struct ut_record *p)
 {
 	for (uint32_t i = 0; i < reg->nr_locs; i++) {
 		const struct ut_loc *loc = &reg->locs[i];
@@ -274,7 +268,7 @@ static int is_valid(const struct ut_reg *reg, const struct pieces *p, uint64_t s
 		end = (uint64_t)(value & 0xffff) + (value >> 16);
 		if (loc->flags & UT_LOC_REL)
 			end += 8 + (uint64_t)loc->offset + 4;
-		if (end > size + 8)
+		if (end > (uint64_t)p->size + 8)
 			return 0;
 		if (!(loc->flags & UT_LOC_CHAR) || end == 0)
 			continue;
@@ -312,24 +306,24 @@ static inline int judge(struct ut_reg *reg, size_t size)
 	return *(const volatile uint8_t *)status ? 0 : -EBADF;
 }
 
-/* The payload has `size` bytes. 0 or negative errno. */
-static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
+/* 0 or negative errno. */
+static int write_record(struct ut_reg *reg, const struct ut_record *p)
 {
 	struct utb_reserved r = {.record = NULL};
-	int error = judge(reg, size);
+	int error = judge(reg, p->size);
 
 	if (error)
 		return error;
 	/* (One that is too long for a tracer is dropped before its content is looked at.) */
-	if (reg->nr_locs && size <= DR_MAX_PAYLOAD && !is_valid(reg, p, size))
+	if (reg->nr_locs && p->size <= DR_MAX_PAYLOAD && !is_valid(reg, p))
 		return -EFAULT;
 	/* No space: taken and counted, as in the kernel. Or there is no daemon any more. */
-	if (!reserve(reg, size, &r))
+	if (!reserve(reg, p->size, &r))
 		return ut_views[atomic_load(&reg->place) >> 32].header ? 0 : -EBADF;
 	if (p->n == 1)
-		memcpy(r.record->payload, (const unsigned char *)p->iov[0].iov_base + p->skip, size);
+		memcpy(r.record->payload, (const unsigned char *)p->iov[0].iov_base + p->skip, p->size);
 	else
-		gather(p, 0, r.record->payload, size);
+		gather(p, 0, r.record->payload, p->size);
 	commit(&r);
 	return 0;
 }
@@ -337,12 +331,12 @@ static int write_pieces(struct ut_reg *reg, const struct pieces *p, size_t size)
 int utracefs_emit_iov(struct utracefs_event *event, const struct iovec *iov, int n)
 {
 	struct ut_reg *reg = ut_reg_of_event(event);
-	struct pieces p = {iov, n, 0};
 	ssize_t size = total(iov, n);
+	struct ut_record p = {.iov = iov, .n = n, .size = (size_t)size};
 
 	if (!reg)
 		return -EBADF;
-	return size < 0 ? (int)size : write_pieces(reg, &p, (size_t)size);
+	return size < 0 ? (int)size : write_record(reg, &p);
 }
 
 int ut_session_judge(struct ut_session *s, int32_t write_index, size_t payload)
@@ -358,7 +352,7 @@ int ut_session_judge(struct ut_session *s, int32_t write_index, size_t payload)
 __attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const struct iovec *iov, int n,
 						  size_t size)
 {
-	struct pieces p = {iov, n, 0};
+	struct ut_record p = {.iov = iov, .n = n, .size = size - 4};
 	unsigned char word[4];
 	struct ut_reg *reg;
 	uint32_t index;
@@ -383,11 +377,8 @@ __attribute__((flatten)) ssize_t ut_session_write(struct ut_session *s, const st
 		p.iov++;
 		p.n--;
 	}
-	error = write_pieces(reg, &p, size - 4);
-	if (__builtin_expect(error == -EFAULT, 0)) {
-		struct ut_record record = {0, (uint32_t)size - 4, p.iov, p.n, p.skip};
-
-		error = ut_reg_ask(reg, &record);
-	}
+	error = write_record(reg, &p);
+	if (__builtin_expect(error == -EFAULT, 0))
+		error = ut_reg_ask(reg, &p);
 	return error ? error : (ssize_t)size;
 }

@@ -33,7 +33,6 @@ static void remove_enabler(struct ut_enabler **at)
 
 	*at = enabler->next;
 	ut_forget_asked(enablers_session, enabler);
-	ut_free_later(enabler->command);
 	ut_free_later(enabler);
 }
 
@@ -57,13 +56,10 @@ static int add(const char *command, uint32_t flags, uint16_t event_id, uintptr_t
 	}
 	if (*find(addr, bit))
 		return -EADDRINUSE;
-	made = calloc(1, sizeof(*made));
-	if (made)
-		made->command = strdup(command);
-	if (!made || !made->command) {
-		free(made);
+	made = calloc(1, sizeof(*made) + strlen(command) + 1);
+	if (!made)
 		return -ENOMEM;
-	}
+	strcpy(made->command, command);
 	made->flags = flags;
 	made->event_id = event_id;
 	made->token = enablers_session->next_token++;

@@ -8,8 +8,7 @@
 /* A session of a binding (binding.h): declarations, and the session that the first of them makes. */
 struct utb_session {
 	struct ut_owner owner;
-	struct ut_settings settings;
-	int has_settings; /* otherwise those of the process */
+	struct ut_settings settings; /* without local_bytes: those of the process */
 	void *known; /* all attached or declared commands and flags, of tsearch(3) */
 	struct utb_session *next; /* of the sessions that bindings made */
 };

@@ -25,7 +25,7 @@ static int cancel_of_holder, errno_of_holder;
 
 static pid_t process; /* the owner of all state here; 0: none yet */
 static void (*become_child)(void);
-struct ut_bell ut_bell;
+struct ut_bell ut_bell = {{.fd = -1}, {.fd = -1}};
 
 /* ---- lock and clock */
 
@@ -302,7 +302,6 @@ int ut_process_init(void (*in_children)(void), void (*wake)(uint32_t))
 	error = ut_rings_init(wake);
 	if (error)
 		return error;
-	ut_bell_init(&ut_bell);
 	ut_settings_read(&ut_settings, NULL, 0);
 	/* An allocator with fork handlers must register them first: before a fork handlers run in reverse
 	 * order, and the code that holds our lock may allocate. */

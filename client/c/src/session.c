@@ -108,7 +108,7 @@ static void end_session(struct ut_session *s)
 		}
 		if (!reg->events) /* the program's events point at the others, and may be written at any
 				   * time: the last one that is detached frees it */
-			ut_reg_free(reg);
+			ut_free_later(reg);
 	}
 	s->regs = s->to_ask = NULL;
 	s->end_of_regs = &s->regs;

@@ -48,8 +48,8 @@ static int timeout_ms(uint64_t due, uint64_t now)
 
 static void *run(void *unused)
 {
-	struct pollfd few[8], *polled = few, *more = NULL;
-	size_t room = 8;
+	/* A session without a place here is looked at by time. */
+	static struct pollfd polled[UT_MAX_RINGS + 1];
 
 	(void)unused;
 	is_thread = 1;
@@ -58,7 +58,7 @@ static void *run(void *unused)
 	thread_id = gettid();
 	while (!is_ending && !nr_pauses && ut_sessions) {
 		uint64_t now = ut_clock_ns(), due = UINT64_MAX;
-		size_t count = 1;
+		nfds_t count = 1;
 		int timeout;
 
 		/* The program may have closed it. Without a descriptor for it the thread looks now and then. */
@@ -69,26 +69,15 @@ static void *run(void *unused)
 		for (struct ut_session *s = ut_sessions; s; s = s->next) {
 			ut_step(s, now);
 			ut_futex_wake(&s->changes);
-			count++;
-		}
-		/* A forked program may have many sessions. Without memory the rest is looked at by time. */
-		if (count > room) {
-			ut_unmap(more, room * sizeof(*more));
-			more = ut_map(2 * count * sizeof(*more));
-			polled = more ? more : few;
-			room = more ? 2 * count : 8;
+			due = ut_step_due(s) < due ? ut_step_due(s) : due;
+			if (s->socket.fd < 0)
+				continue;
+			if (count <= UT_MAX_RINGS)
+				polled[count++] = (struct pollfd){s->socket.fd, ut_step_events(s), 0};
+			else if (due > now + 5000000)
+				due = now + 5000000;
 		}
 		polled[0] = (struct pollfd){ut_bell.near_end.fd, POLLIN, 0};
-		count = 1;
-		for (struct ut_session *s = ut_sessions; s; s = s->next) {
-			uint64_t of_session = ut_step_due(s);
-
-			due = of_session < due ? of_session : due;
-			if (s->socket.fd >= 0 && count < room)
-				polled[count++] = (struct pollfd){s->socket.fd, ut_step_events(s), 0};
-			else if (s->socket.fd >= 0)
-				due = now + 5000000; /* no memory to wait for all of them */
-		}
 		/* Wait without the lock: the program's threads take it to register and to end. */
 		timeout = timeout_ms(due, now);
 		ut_unlock();
@@ -101,7 +90,6 @@ static void *run(void *unused)
 		ut_say_warnings();
 		ut_lock();
 	}
-	ut_unmap(more, room * sizeof(*more));
 	/* has_thread is last: a fork and an exit wait for it. */
 	if (!ut_sessions) { /* no session left: the next one starts another thread */
 		is_wanted = 0;

@@ -12,7 +12,6 @@ _Static_assert(UTRACEFS_IS_PENDING == UT_PENDING, "what a pending event's byte s
 struct utb_session ut_process_events;
 
 struct known {
-	int is_declared;
 	struct ut_reg *reg;
 	struct utracefs_event event; /* of utracefs_declare */
 	char command[];
@@ -74,7 +73,7 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 	if (strlen(event->command) > UT_MAX_COMMAND)
 		return -EINVAL;
 	if (!events->owner.session)
-		ut_session_new(0, events->has_settings ? &events->settings : NULL, &events->owner);
+		ut_session_new(0, events->settings.local_bytes ? &events->settings : NULL, &events->owner);
 	session = events->owner.session;
 	if (!session)
 		return -ENOMEM;
@@ -142,7 +141,7 @@ void ut_events_detach(struct utracefs_event *event)
 		if (*at)
 			*at = event->next;
 		if (!reg->session && !reg->events)
-			ut_reg_free(reg);
+			ut_free_later(reg);
 	}
 	point(event, &ut_off);
 	event->next = NULL;
@@ -165,10 +164,8 @@ struct utracefs_event *utracefs_declare(const char *command, unsigned flags)
 	ut_lock();
 	ut_warnings_are_said();
 	made = know(&ut_process_events, command, flags);
-	if (made && !made->is_declared) {
-		made->is_declared = 1;
+	if (made && !made->event.registration)
 		attach(&made->event);
-	}
 	ut_unlock();
 	return made ? &made->event : NULL;
 }

@@ -148,12 +148,6 @@ static void warn_of_limits(struct ut_session *s)
 			ut_error_name(-s->error));
 }
 
-void ut_close_connection(struct ut_session *s)
-{
-	ut_close(&s->socket);
-	ut_close(&s->status_fd);
-}
-
 static void fail_calls(struct ut_session *s)
 {
 	for (unsigned i = 0; i < s->nr_asked; i++) {
@@ -169,11 +163,11 @@ static void fail_calls(struct ut_session *s)
 
 static void end_connection(struct ut_session *s)
 {
-	s->out.size = s->out_sent = s->batch_size = s->batch_sent = 0;
-	ut_close_connection(s);
+	s->in_size = s->out.size = s->out_sent = s->batch_size = s->batch_sent = 0;
+	s->is_notified = 0;
+	ut_close(&s->socket); /* no shutdown: in a child it is the parent's, too */
+	ut_close(&s->status_fd);
 	fail_calls(s);
-	if (s->flags & UT_TOKENS)
-		ut_enablers_lost(s);
 	if (s->ring) {
 		atomic_store(&ut_outlets[s->ring].ring.header->wait_us, 0); /* nobody makes room */
 		atomic_store(&ut_outlets[s->ring].ring.header->behind, 0);
@@ -185,6 +179,7 @@ void ut_disconnect(struct ut_session *s)
 {
 	if (!s->parents) /* otherwise it is its parent's, whose state it has */
 		unmap_status(s);
+	ut_enablers_lost(s);
 	end_connection(s);
 }
 
@@ -261,9 +256,6 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		return;
 	}
 	s->error = 0;
-	s->is_notified = 0;
-	s->in_size = 0;
-	s->batch_size = s->batch_sent = 0;
 	s->is_old |= s->state == UT_OLDER;
 	if (s->state == UT_NEW && s->ring && ut_ring_has_file(s->ring)) {
 		ut_outlets[s->ring].by_socket = 0;
@@ -609,9 +601,6 @@ void ut_connection_start_child(struct ut_session *s)
 {
 	const uint8_t *status;
 
-	/* Close, no shutdown: the connection is the parent's. The rings' memory is replaced when the child
-	 * makes a ring of its own: most children never do. */
-	ut_close_connection(s);
 	if (!s->parents && (s->parents = s->ring)) {
 		ut_close(&ut_outlets[s->parents].doorbell);
 		ut_close(&ut_outlets[s->parents].memory);
@@ -619,12 +608,11 @@ void ut_connection_start_child(struct ut_session *s)
 		ut_session_give_up(s, &s->ring, 0);
 	}
 	s->ring = 0;
+	end_connection(s); /* (Calls of this thread, too, if its signal handler has forked.) */
 	if (s->state == UT_SENDS)
 		s->settings.ring_bytes = 0; /* this daemon does not take it */
-	fail_calls(s); /* of this thread, if its signal handler has forked */
 	s->bytes_before = s->bytes_flushed = 0;
 	s->forked_at = ut_clock_ns();
-	s->out.size = s->out_sent = s->batch_size = s->batch_sent = 0; /* its parent's */
 	ut_go(s, UT_FORK);
 	s->due = 0;
 	s->back_off = UT_FIRST_BACK_OFF_NS;
@@ -642,6 +630,4 @@ void ut_connection_start_child(struct ut_session *s)
 			atomic_store(&reg->inherited, status);
 		}
 	}
-	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
-		enabler->state = UT_TO_ASK;
 }

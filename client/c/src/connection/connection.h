@@ -62,7 +62,7 @@ struct ut_reg {
 	_Atomic uint64_t lost;
 
 	struct ut_reg *next; /* in the order of registration, the same on every connection */
-	char *command;
+	const char *command; /* behind locs */
 	uint32_t flags;
 	uint16_t event_id; /* to be sent with the next registration; 0: nothing */
 	enum ut_reg_state state;
@@ -87,7 +87,6 @@ struct ut_reg {
 /* A bit that follows an event, by a token of this client. */
 struct ut_enabler {
 	struct ut_enabler *next;
-	char *command;
 	uint32_t flags;
 	uint16_t event_id; /* as in ut_reg */
 	enum ut_reg_state state;
@@ -95,6 +94,7 @@ struct ut_enabler {
 	uint64_t token;
 	uintptr_t addr;
 	uint8_t size, bit, on;
+	char command[];
 };
 
 /* A request that a caller waits for; on the caller's stack. */
@@ -223,7 +223,6 @@ static inline struct ut_reg *ut_reg_of(const struct ut_session *session, uint32_
 extern struct ut_session *ut_sessions;
 /* Points reg and its events at this byte. */
 void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
-void ut_reg_free(struct ut_reg *reg); /* later */
 void ut_reg_remove(struct ut_reg *reg);
 /* Appended to the registrations, without a number. NULL: ENOMEM. */
 struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint32_t flags);
@@ -253,8 +252,6 @@ short ut_step_events(const struct ut_session *session);
 void ut_disconnect(struct ut_session *session);
 /* In a child, whose session is a copy of its parent's. */
 void ut_connection_start_child(struct ut_session *session);
-/* Closes the connection's descriptors. */
-void ut_close_connection(struct ut_session *session);
 /* In a child: counts a lost record in its ring, or without one in its parent's, where the daemon, or its
  * parent's thread, finds the number. */
 void ut_reg_count_cut_off(struct ut_reg *reg);

@@ -81,13 +81,10 @@ struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t fl
 
 	for (const char *at = command; (at = strstr(at, "_loc")); at++)
 		room++;
-	reg = calloc(1, sizeof(*reg) + room * sizeof(*reg->locs));
-	if (reg)
-		reg->command = strdup(command);
-	if (!reg || !reg->command) {
-		free(reg);
+	reg = calloc(1, sizeof(*reg) + room * sizeof(*reg->locs) + strlen(command) + 1);
+	if (!reg)
 		return NULL;
-	}
+	reg->command = strcpy((char *)&reg->locs[room], command);
 	reg->session = s;
 	reg->flags = flags;
 	reg->room = room;
@@ -129,12 +126,6 @@ void ut_reg_place(struct ut_reg *reg)
 		atomic_store(&reg->place, ut_place(s->ring, reg->number));
 }
 
-void ut_reg_free(struct ut_reg *reg)
-{
-	ut_free_later(reg->command);
-	ut_free_later(reg);
-}
-
 void ut_reg_remove(struct ut_reg *reg)
 {
 	struct ut_session *s = reg->session;
@@ -147,5 +138,5 @@ void ut_reg_remove(struct ut_reg *reg)
 		s->end_of_regs = at;
 	if (s->to_ask == reg)
 		s->to_ask = reg->next;
-	ut_reg_free(reg);
+	ut_free_later(reg);
 }

@@ -59,14 +59,14 @@ static void put_loss(struct ut_session *s, const struct ut_reg *reg, uint32_t co
 	put_record(s, reg->write_index | BIN_LOST, &taken, (const uint8_t *)&count);
 }
 
-/* Reports the records that found no room, by the counters that every ring has; children without a connection
- * count here, too. (With so many events the last counter belongs to several.) */
+/* At the beginning of a batch: reports the records that found no room, by the counters that every ring has;
+ * children without a connection count here, too. (With so many events the last counter belongs to several.) */
 static void put_losses(struct ut_session *s)
 {
 	uint32_t end = s->nr_numbers <= DR_LOST_COUNTERS ? s->nr_numbers : DR_LOST_COUNTERS - 1;
 	int are_left = 0;
 
-	if (s->batch_size || !dr_take_lost(&s->taker))
+	if (!dr_take_lost(&s->taker))
 		return;
 	for (uint32_t number = 0; number < end; number++) {
 		const struct ut_reg *reg = ut_reg_of(s, number);

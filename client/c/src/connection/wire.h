@@ -84,11 +84,13 @@ struct ut_stream_attr {
 	uint32_t size, watermark;
 };
 void ut_put_stream_open(struct ut_out *out, uint32_t msgid, const struct ut_stream_attr *attr);
+/* A record in pieces. */
 struct ut_record {
-	uint32_t write_index, size; /* of the payload */
 	const struct iovec *iov;
 	int n;
 	size_t skip; /* bytes of the first that are not payload */
+	size_t size; /* of the payload */
+	uint32_t write_index;
 };
 /* record: a struct ut_record. */
 void ut_put_write(struct ut_out *out, uint32_t msgid, const void *record);

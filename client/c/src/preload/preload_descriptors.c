@@ -52,8 +52,6 @@ static void put_all(unsigned first, unsigned last)
 {
 	int fd;
 
-	if (__builtin_expect(atomic_load_explicit(&ut_table_used, memory_order_relaxed) == 0, 1))
-		return;
 	while ((fd = ut_file_from(first)) >= 0 && (unsigned)fd <= last && ut_file_here()) {
 		put(take(fd));
 		first = (unsigned)fd + 1;

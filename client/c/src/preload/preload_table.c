@@ -8,8 +8,8 @@
 
 #include "preload_next.h"
 
-_Atomic(_Atomic(struct ut_file *) *) ut_table[UT_TABLE_PAGES];
-_Atomic unsigned ut_table_used;
+_Atomic(struct ut_file *) *ut_table;
+_Atomic unsigned ut_table_end;
 pthread_mutex_t ut_file_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -55,6 +55,11 @@ static void after_fork_in_child(void)
 
 static void begin(void)
 {
+	void *table = mmap(NULL, UT_TABLE_SIZE * sizeof(*ut_table), PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (table != MAP_FAILED)
+		ut_table = table;
 	process = getpid();
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
@@ -84,46 +89,14 @@ int ut_file_is(const struct ut_file *file, int fd)
 	return fstat(fd, &now) == 0 && now.st_ino == file->ino && now.st_dev == file->dev;
 }
 
-/* The entry of `fd`, to be changed; NULL: a descriptor beyond the table, or no memory. With the lock held. */
-static _Atomic(struct ut_file *) *place(int fd)
-{
-	_Atomic(_Atomic(struct ut_file *) *) *page;
-	void *memory;
-
-	if ((unsigned)fd >= UT_TABLE_PAGE * UT_TABLE_PAGES)
-		return NULL;
-	page = &ut_table[(unsigned)fd / UT_TABLE_PAGE];
-	if (!atomic_load(page)) {
-		memory = mmap(NULL, UT_TABLE_PAGE * sizeof(**page), PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (memory == MAP_FAILED)
-			return NULL;
-		atomic_store(page, memory);
-	}
-	return &atomic_load(page)[(unsigned)fd % UT_TABLE_PAGE];
-}
-
 /* Puts `file` there, which may be NULL; returns the previous one. 0 as *done: no space. With the lock
  * held. */
 static struct ut_file *exchange(int fd, struct ut_file *file, int *done)
 {
-	_Atomic(struct ut_file *) *entry;
-	struct ut_file *old;
-
-	*done = 1;
-	if (!file && !ut_file_at(fd))
-		return NULL;
-	entry = place(fd);
-	if (!entry) {
-		*done = 0;
-		return NULL;
-	}
-	old = atomic_exchange(entry, file);
-	if (file && !old)
-		atomic_fetch_add(&ut_table_used, 1);
-	if (!file && old)
-		atomic_fetch_sub(&ut_table_used, 1);
-	return old;
+	*done = !file || (ut_table && (unsigned)fd < UT_TABLE_SIZE);
+	if (file && *done && (unsigned)fd >= atomic_load(&ut_table_end))
+		atomic_store(&ut_table_end, (unsigned)fd + 1);
+	return ut_file_at(fd) || (file && *done) ? atomic_exchange(&ut_table[fd], file) : NULL;
 }
 
 struct ut_file *ut_file_take(int fd)
@@ -164,12 +137,9 @@ void ut_file_set(int fd, struct ut_file *file)
 
 int ut_file_from(unsigned fd)
 {
-	for (; fd < UT_TABLE_PAGE * UT_TABLE_PAGES; fd++) {
-		if (!atomic_load(&ut_table[fd / UT_TABLE_PAGE]))
-			fd |= UT_TABLE_PAGE - 1;
-		else if (ut_file_at((int)fd))
+	for (; fd < atomic_load(&ut_table_end); fd++)
+		if (ut_file_at((int)fd))
 			return (int)fd;
-	}
 	return -1;
 }
 

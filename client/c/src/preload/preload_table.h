@@ -22,8 +22,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#define UT_TABLE_PAGE 1024u
-#define UT_TABLE_PAGES 1024u /* descriptors up to 2^20, the kernel's nr_open unless it was raised */
+#define UT_TABLE_SIZE (1u << 20) /* descriptors: the kernel's nr_open unless it was raised */
 
 struct ut_file {
 	unsigned references; /* table entries, and calls in progress */
@@ -31,21 +30,18 @@ struct ut_file {
 	ino_t ino;
 };
 
-extern _Atomic(_Atomic(struct ut_file *) *) ut_table[UT_TABLE_PAGES];
-extern _Atomic unsigned ut_table_used; /* entries */
+extern _Atomic(struct ut_file *) *ut_table; /* [UT_TABLE_SIZE] */
+extern _Atomic unsigned ut_table_end; /* entries from here on were never used. 0: there is no table yet */
 
 /* Never held during a call of the core, nor one that may block. */
 extern pthread_mutex_t ut_file_lock;
 
-/* The file at `fd`, or NULL. If there is none among 1,024 descriptors this is one load and a branch. */
+/* The file at `fd`, or NULL. Beyond the last file that the program had this is one load and a branch. */
 static inline struct ut_file *ut_file_at(int fd)
 {
-	_Atomic(struct ut_file *) *page;
-
-	if ((unsigned)fd >= UT_TABLE_PAGE * UT_TABLE_PAGES)
+	if ((unsigned)fd >= atomic_load_explicit(&ut_table_end, memory_order_acquire))
 		return NULL;
-	page = atomic_load_explicit(&ut_table[(unsigned)fd / UT_TABLE_PAGE], memory_order_acquire);
-	return page ? atomic_load_explicit(&page[(unsigned)fd % UT_TABLE_PAGE], memory_order_acquire) : NULL;
+	return atomic_load_explicit(&ut_table[fd], memory_order_acquire);
 }
 
 /* Around all code that may take a lock: blocks signals (a handler may call wrapped functions) and

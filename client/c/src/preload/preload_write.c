@@ -90,6 +90,17 @@ static int is_still(int fd, struct ut_file *file)
 	return is;
 }
 
+/* The return value of the call for `done`: 0 or more, or negative errno. 0: pass the call on. */
+static int answer(int fd, struct ut_file *file, ssize_t done, ssize_t *result)
+{
+	if (done <= 0 && !is_still(fd, file))
+		return 0;
+	if (done < 0)
+		errno = (int)-done;
+	*result = done < 0 ? -1 : done;
+	return 1;
+}
+
 /* `iov` is readable, its lengths are valid, and there is at least one piece. */
 static inline __attribute__((always_inline)) int record(int fd, struct ut_file *file, const struct iovec *iov,
 							int count, size_t total, int readable, ssize_t *result)
@@ -112,13 +123,8 @@ static inline __attribute__((always_inline)) int record(int fd, struct ut_file *
 		done = judge_unreadable(session, iov, count, total);
 	else
 		done = ut_session_write(session, iov, count, total);
-	if (__builtin_expect(done < 0, 0)) {
-		if (!is_still(fd, file))
-			return 0;
-		*result = -1;
-		errno = (int)-done;
-		return 1;
-	}
+	if (__builtin_expect(done < 0, 0))
+		return answer(fd, file, done, result);
 	*result = done;
 	return 1;
 }
@@ -128,13 +134,8 @@ int ut_record_piece(int fd, struct ut_file *file, const void *data, size_t size,
 	const struct iovec piece = { (void *)(uintptr_t)data, size };
 
 	pthread_testcancel();
-	if (__builtin_expect((ssize_t)size < 0, 0)) {
-		if (!is_still(fd, file))
-			return 0;
-		errno = ut_data_file(file)->access == O_RDONLY ? EBADF : EINVAL;
-		*result = -1;
-		return 1;
-	}
+	if (__builtin_expect((ssize_t)size < 0, 0))
+		return answer(fd, file, ut_data_file(file)->access == O_RDONLY ? -EBADF : -EINVAL, result);
 	return record(fd, file, &piece, 1, size, is_readable(data, size), result);
 }
 
@@ -162,15 +163,7 @@ int ut_record(int fd, struct ut_file *file, const struct iovec *iov, int count, 
 								     * the kernel's */
 			error = lengths < 0 ? EINVAL : EFAULT;
 	}
-	if (__builtin_expect(error || total == 0, 0)) {
-		if (ut_data_file(file)->access == O_RDONLY)
-			error = EBADF;
-		if (!is_still(fd, file))
-			return 0;
-		*result = error ? -1 : 0;
-		if (error)
-			errno = error;
-		return 1;
-	}
+	if (__builtin_expect(error || total == 0, 0))
+		return answer(fd, file, ut_data_file(file)->access == O_RDONLY ? -EBADF : -error, result);
 	return record(fd, file, iov, count, total, readable, result);
 }
