@@ -9,8 +9,6 @@
 
 #define OF_BINDING 1u /* utracefs_event.reserved[0] */
 
-_Static_assert(UTB_REFUSALS == UT_REFUSALS, "struct utb_event_stats");
-
 static struct utb_session *sessions; /* made by bindings. With the lock held, like everything here. */
 static int has_ended;
 

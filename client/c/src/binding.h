@@ -101,14 +101,13 @@ struct utb_stats {
 };
 void utb_stats(struct utb_session *session, struct utb_stats *stats);
 
-#define UTB_REFUSALS 4u
 struct utb_event_stats {
 	uint64_t lost;
 	uint64_t pending;	      /* at the last utb_stats, or at the end of the session */
 	uint64_t unheard;	      /* committed before an answer "off" */
 	uint32_t write_index;	      /* on the session's connection; UINT32_MAX: none */
 	unsigned nr_refusals;
-	struct ut_refusal refusals[UTB_REFUSALS]; /* by the daemon */
+	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon */
 	int error;		      /* as in utracefs_event_error: 0, EINPROGRESS, ENOTCONN, or the
 				       * reason of a refusal */
 	char text[160];		      /* the daemon's text for it */

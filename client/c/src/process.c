@@ -14,7 +14,8 @@
 
 #define NO_FUTEX_NS 200000 /* until the next look if futex(2) cannot wait */
 #define SMALL_STACK (16u << 10) /* a step needs some 4 KiB beside the frame of a signal */
-#define NO_POLL_MS 100 /* until the next look if descriptors cannot be waited for */
+#define NO_POLL_NS 100000000u /* until the next look if descriptors cannot be waited for */
+#define MAX_POLL_NS 60000000000u
 
 struct ut_settings ut_settings;
 
@@ -27,15 +28,7 @@ static pid_t process; /* the owner of all state here; 0: none yet */
 static void (*become_child)(void);
 struct ut_bell ut_bell = {{.fd = -1}, {.fd = -1}};
 
-/* ---- lock and clock */
-
-uint64_t ut_clock_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+/* ---- lock */
 
 static long futex(uint32_t *word, int what, uint32_t value, const struct timespec *timeout)
 {
@@ -130,16 +123,15 @@ void ut_unlock(void)
 	errno = error;
 }
 
-void ut_poll(struct pollfd *polled, nfds_t count, int timeout_ms)
+void ut_poll(struct pollfd *polled, nfds_t count, uint64_t until)
 {
+	uint64_t now = ut_clock_ns(), left = until > now ? until - now : 0;
 	uint32_t never = 0;
 	int error = errno;
 
-	if (poll(polled, count, timeout_ms) < 0 && errno != EINTR) {
-		if (timeout_ms < 0 || timeout_ms > NO_POLL_MS)
-			timeout_ms = NO_POLL_MS;
-		ut_futex_wait(&never, 0, ut_clock_ns() + (uint64_t)timeout_ms * 1000000u);
-	}
+	left = left < MAX_POLL_NS ? left : MAX_POLL_NS;
+	if (poll(polled, count, until == UINT64_MAX ? -1 : (int)((left + 999999) / 1000000)) < 0 && errno != EINTR)
+		ut_futex_wait(&never, 0, now + (left < NO_POLL_NS ? left : NO_POLL_NS));
 	errno = error;
 }
 

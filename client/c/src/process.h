@@ -25,19 +25,10 @@ extern struct ut_settings ut_settings;
 /* Reads the environment. directory: in place of the environment's; or NULL. local_bytes: the same; or 0. */
 void ut_settings_read(struct ut_settings *settings, const char *directory, uint64_t local_bytes);
 
-/* Memory for the library's thread, which must not use malloc: a thread's first block reserves 64 MiB of
- * address space. Zeroed, of whole pages; or NULL. */
-static inline void *ut_map(size_t bytes)
-{
-	return ut_mapped(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-}
-
 /* Blocks all signals, so hold it only briefly. Not recursive. ut_unlock sets errno to what it was at ut_lock.
  * The first lock in a child that was forked without the fork handlers initializes it. */
 void ut_lock(void);
 void ut_unlock(void);
-
-uint64_t ut_clock_ns(void);
 
 /* Once per process, with the lock held: 0 or -errno. in_children: further initialization of a child. wake: of
  * ut_rings_init. */
@@ -62,8 +53,9 @@ int ut_process_is_on_small_stack(void);
 extern struct ut_bell ut_bell;
 void ut_wake(void);
 
-/* poll(2); in a sandbox that refuses it, a short wait. Without the lock. Keeps errno, as the next one. */
-void ut_poll(struct pollfd *polled, nfds_t count, int timeout_ms);
+/* poll(2) until this time, at most a minute (UINT64_MAX: forever); in a sandbox that refuses it, a short
+ * wait. Without the lock. Keeps errno, as the next one. */
+void ut_poll(struct pollfd *polled, nfds_t count, uint64_t until);
 /* Wait, without the lock, until *word differs from `seen` or the time is `until`. */
 void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until);
 /* Wakes all waiting threads; _wake changes the word, with the lock held. */

@@ -26,6 +26,7 @@ static unsigned nr_ended;
 
 static struct ut_session *new_memory(void)
 {
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 	struct ut_session **last = &ended, *s;
 	struct ut_pages *pages;
 
@@ -38,7 +39,7 @@ static struct ut_session *new_memory(void)
 		pages = s->pages;
 	} else {
 		s = malloc(sizeof(*s));
-		pages = s ? ut_map(sizeof(*pages)) : NULL;
+		pages = s ? ut_mapped(mmap(NULL, sizeof(*pages), PROT_READ | PROT_WRITE, flags, -1, 0)) : NULL;
 		if (!pages) {
 			free(s);
 			return NULL;
@@ -153,9 +154,7 @@ void ut_begin(struct ut_session *s, int is_asked)
 	}
 }
 
-/* Runs steps of the session until done(arg), or until `until` (ns) or no progress is to be expected soon.
- * waits_for_daemon: continues between attempts to connect. Returns whether it is done. Releases the lock while
- * it waits. */
+/* ut_await with a time. waits_for_daemon: continues between attempts to connect. */
 static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until, int waits_for_daemon)
 {
 	int before = ut_is_waiting, must_end = 0, must_wake = 1, is_done;
@@ -189,7 +188,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			ut_unlock();
 			/* In short turns, because another waiting thread may have read the answer. */
 			wait = wait < now + TURN_NS / 20 ? wait : now + TURN_NS / 20;
-			ut_poll(&polled, 1, wait > now ? (int)((wait - now + 999999) / 1000000) : 0);
+			ut_poll(&polled, 1, wait);
 		}
 		must_end = ut_is_interrupted();
 		ut_lock();
@@ -421,8 +420,8 @@ static int is_answered_call(void *call)
 	return ((struct ut_call *)call)->done;
 }
 
-int ut_session_call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const void *), const void *arg,
-		    uint64_t until)
+int ut_session_call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const void *),
+		    const void *arg, uint64_t until)
 {
 	struct ut_call waiting = {.session = s};
 	uint32_t msgid;

@@ -99,9 +99,9 @@ int ut_reg_lose(struct ut_reg *reg);
 int ut_reg_ask(struct ut_reg *reg, struct ut_record *record);
 /* With the lock held, as ut_session_close. */
 void ut_session_close_until(struct ut_session *session, uint64_t until);
-/* Without the lock: sends pending records and waits until the daemon has taken them in: 0 or negative errno. 0 at
- * once if there is no session, or nothing was emitted since the last flush. While there is no daemon it waits for
- * one only if a ring has records for it. */
+/* Without the lock: sends pending records and waits until the daemon has taken them in: 0 or negative errno.
+ * 0 at once if there is no session, or nothing was emitted since the last flush. While there is no daemon it
+ * waits for one only if a ring has records for it. */
 int ut_owner_flush(struct ut_owner *owner, uint64_t timeout_ns);
 /* Closes its session, if it has one; it gets no other. */
 void ut_owner_close(struct ut_owner *owner);

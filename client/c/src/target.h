@@ -14,6 +14,8 @@ struct ut_target {
 	_Atomic uint64_t place; /* ring.h; 0: none */
 };
 
+#define UT_REFUSALS 4u
+
 /* Records that the daemon refused, for one reason. */
 struct ut_refusal {
 	uint64_t count;

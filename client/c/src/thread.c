@@ -36,16 +36,6 @@ int ut_thread_is_current(void)
 	return is_thread;
 }
 
-static int timeout_ms(uint64_t due, uint64_t now)
-{
-	uint64_t left;
-
-	if (due == UINT64_MAX)
-		return -1;
-	left = due > now ? (due - now + 999999) / 1000000 : 0;
-	return left > 60000 ? 60000 : (int)left;
-}
-
 static void *run(void *unused)
 {
 	/* A session without a place here is looked at by time. */
@@ -59,7 +49,6 @@ static void *run(void *unused)
 	while (!is_ending && !nr_pauses && ut_sessions) {
 		uint64_t now = ut_clock_ns(), due = UINT64_MAX;
 		nfds_t count = 1;
-		int timeout;
 
 		/* The program may have closed it. Without a descriptor for it the thread looks now and then. */
 		if (ut_bell_open(&ut_bell))
@@ -79,9 +68,8 @@ static void *run(void *unused)
 		}
 		polled[0] = (struct pollfd){ut_bell.near_end.fd, POLLIN, 0};
 		/* Wait without the lock: the program's threads take it to register and to end. */
-		timeout = timeout_ms(due, now);
 		ut_unlock();
-		ut_poll(polled, count, timeout);
+		ut_poll(polled, count, due);
 		ut_say_warnings(); /* those of this step have woken us */
 		ut_lock();
 	}

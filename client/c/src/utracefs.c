@@ -24,7 +24,8 @@ static void point(struct utracefs_event *event, const uint8_t *status)
 
 static int compare(const void *one, const void *other)
 {
-	const struct utracefs_event *a = &((const struct known *)one)->event, *b = &((const struct known *)other)->event;
+	const struct utracefs_event *a = &((const struct known *)one)->event;
+	const struct utracefs_event *b = &((const struct known *)other)->event;
 
 	return a->flags != b->flags ? (a->flags < b->flags ? -1 : 1) : strcmp(a->command, b->command);
 }

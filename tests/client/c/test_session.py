@@ -114,6 +114,20 @@ def test_bits_follow_their_events(daemon: DaemonProcess, program: Program) -> No
     assert program.number("disable 0 63") == -errno.ENOENT
 
 
+def test_a_child_that_finds_no_daemon_has_no_bits(
+    daemon: DaemonProcess, program: Program, directory: Path
+) -> None:
+    assert program.number("enable 0 4 3 0 foo u32 a") == 0
+    enable(daemon, "foo")
+    wait_for(lambda: program.ask("word 0") == "8")
+    socket = directory / "user_events_data"
+    socket.rename(directory / "away")
+    program.ask("fork")
+    wait_for(lambda: program.ask("word 0") == "0")
+    (directory / "away").rename(socket)
+    wait_for(lambda: program.ask("word 0") == "8")
+
+
 def test_bits_of_a_child(daemon: DaemonProcess, program: Program) -> None:
     program.number("register 0 0 foo u32 a")
     assert program.number("enable 0 4 3 0 foo u32 a") == 0

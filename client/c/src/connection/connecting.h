@@ -2,7 +2,17 @@
 #define UTRACEFS_CONNECTING_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
+
+static inline uint64_t ut_clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
 
 /* A path that fits a socket's address. */
 #define UT_DIRECTORY 108

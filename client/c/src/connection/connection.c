@@ -29,8 +29,8 @@ uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 /* From here on the status of all placed events is zero. */
 static void unmap_status(struct ut_session *s)
 {
-	mmap(s->pages->status, UT_STATUS_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-	     0);
+	mmap(s->pages->status, sizeof(s->pages->status), PROT_READ,
+	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 /* No caller waits for an answer any more. */
@@ -527,8 +527,8 @@ static int advance(struct ut_session *s)
 
 	if (s->flags & UT_TOKENS)
 		return 0;
-	for (const struct ut_asked *asked = s->pages->asked; asked < s->pages->asked + s->nr_asked && !waits; asked++)
-		waits = asked->about < UT_ABOUT_REG || (asked->about == UT_ABOUT_REG && asked->what);
+	for (const struct ut_asked *asked = s->pages->asked; asked < s->pages->asked + s->nr_asked; asked++)
+		waits |= asked->about < UT_ABOUT_REG || (asked->about == UT_ABOUT_REG && asked->what);
 	if (waits)
 		return 0;
 	s->patience = UT_PATIENCE_NS; /* all answers have come */

@@ -47,8 +47,6 @@ struct utracefs_event;
 
 enum ut_reg_state { UT_TO_ASK, UT_ASKED_FOR, UT_ANSWERED, UT_REFUSED };
 
-#define UT_REFUSALS 4u
-
 /* One event on one session. */
 struct ut_reg {
 	/* Read by an emit. The first two are struct ut_target (emit.h). */
@@ -296,7 +294,6 @@ void ut_enablers_lost(struct ut_session *session);
 void ut_enabler_answered(struct ut_enabler *enabler, const struct ut_message *message);
 int ut_enablers_changed(struct ut_session *session, const struct ut_message *message);
 /* Sets or clears only this bit. 0 or -EFAULT. */
-int ut_write_bit(uintptr_t addr, unsigned bit, int on);
 int ut_write_enabler(struct ut_enabler *enabler, int on);
 
 /* ---- warnings.c: with the lock held */

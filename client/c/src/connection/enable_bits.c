@@ -13,32 +13,22 @@
 
 #include "connection.h"
 
-int ut_write_bit(uintptr_t addr, unsigned bit, int on)
-{
-	static uint32_t nobody_waits;
-	uint32_t *word = (uint32_t *)addr;
-	unsigned what = (on ? FUTEX_OP_OR : FUTEX_OP_ANDN) | FUTEX_OP_OPARG_SHIFT;
-
-	/* Wakes only a thread that waits with futex(2) for this word to be 0x7ff. */
-	if (syscall(SYS_futex, &nobody_waits, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, NULL, word,
-		    FUTEX_OP(what, bit, FUTEX_OP_CMP_EQ, 0x7ff)) < 0)
-		return -errno;
-	return 0;
-}
-
 int ut_write_enabler(struct ut_enabler *enabler, int on)
 {
-	uintptr_t addr = enabler->addr;
-	unsigned bit = enabler->bit;
+	static uint32_t nobody_waits;
+	unsigned what = (on ? FUTEX_OP_OR : FUTEX_OP_ANDN) | FUTEX_OP_OPARG_SHIFT;
+	uint32_t *word = (uint32_t *)enabler->addr + enabler->bit / 32;
 
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 	if (enabler->size == 8)
-		addr += bit < 32 ? 4 : 0;
-#else
-	addr += bit / 32 * 4;
+		word = (uint32_t *)enabler->addr + (enabler->bit < 32);
 #endif
 	enabler->on = (uint8_t)on;
-	return ut_write_bit(addr, bit % 32, on);
+	/* Wakes only a thread that waits with futex(2) for this word to be 0x7ff. */
+	if (syscall(SYS_futex, &nobody_waits, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, NULL, word,
+		    FUTEX_OP(what, enabler->bit % 32, FUTEX_OP_CMP_EQ, 0x7ff)) < 0)
+		return -errno;
+	return 0;
 }
 
 /* No daemon, no consumer. */

@@ -60,7 +60,8 @@ static void put_loss(struct ut_session *s, const struct ut_reg *reg, uint32_t co
 }
 
 /* At the beginning of a batch: reports the records that found no room, by the counters that every ring has;
- * children without a connection count here, too. (With so many events the last counter belongs to several.) */
+ * children without a connection count here, too. (With so many events the last counter belongs to
+ * several.) */
 static void put_losses(struct ut_session *s)
 {
 	uint32_t end = s->nr_numbers <= DR_LOST_COUNTERS ? s->nr_numbers : DR_LOST_COUNTERS - 1;

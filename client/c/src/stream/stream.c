@@ -22,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "connecting.h"
@@ -77,14 +76,6 @@ struct utracefs_stream {
 	char (*comms)[SS_COMM_SIZE]; /* by thread; NULL: never opened */
 	char error[256];
 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 __attribute__((format(printf, 3, 4)))
 static int fail(struct utracefs_stream *s, int error, const char *format, ...)
@@ -175,7 +166,7 @@ static int call_answer(struct utracefs_stream *s, struct call *call, struct ut_m
 			if (!error)
 				continue;
 		}
-		if (error == -EAGAIN && clock_ns() >= due)
+		if (error == -EAGAIN && ut_clock_ns() >= due)
 			return fail(s, -ETIMEDOUT, "the daemon does not answer");
 		if (error == -EPROTO)
 			fail(s, error, "the daemon's answer is no message");
@@ -224,7 +215,7 @@ static int not_now(struct utracefs_stream *s, int error)
 			      error == -EPIPE || error == -ETIMEDOUT || error == -EAGAIN))
 		return give_up(s, error);
 	s->state = AWAY;
-	s->due = clock_ns() + s->back_off;
+	s->due = ut_clock_ns() + s->back_off;
 	s->back_off = 2 * s->back_off < LAST_BACK_OFF_NS ? 2 * s->back_off : LAST_BACK_OFF_NS;
 	return 0;
 }
@@ -237,7 +228,7 @@ static int ask(struct utracefs_stream *s)
 		fail(s, error, "asking for a stream: %s", strerror(-error));
 	s->call.msgid = 1;
 	s->state = ASKED;
-	s->due = clock_ns() + ANSWER_NS;
+	s->due = ut_clock_ns() + ANSWER_NS;
 	return error;
 }
 
@@ -345,7 +336,7 @@ static int step(struct utracefs_stream *s)
 	int error;
 
 	if (s->state == AWAY) {
-		if (clock_ns() < s->due)
+		if (ut_clock_ns() < s->due)
 			return -EAGAIN;
 		error = ask(s);
 	} else {
@@ -488,7 +479,7 @@ static int end_ring(struct utracefs_stream *s)
 	}
 	forget_connection(s);
 	s->state = AWAY;
-	s->due = clock_ns();
+	s->due = ut_clock_ns();
 	return s->ends ? give_up(s, fail(s, -ECONNRESET, "the daemon has ended")) : 0;
 }
 
@@ -602,7 +593,7 @@ int utracefs_stream_fd(const struct utracefs_stream *s)
 int utracefs_stream_wait(struct utracefs_stream *s, int timeout_ms)
 {
 	struct pollfd polled = {utracefs_stream_fd(s), POLLIN, 0};
-	uint64_t now = clock_ns();
+	uint64_t now = ut_clock_ns();
 	int due_ms = timeout_ms, got;
 
 	if (s->state == CLOSED)
@@ -635,7 +626,7 @@ int ut_stream_read_file(struct utracefs_stream *s, const char *path, uint64_t wa
 {
 	uint8_t request[REQUEST_BYTES + PATH_MAX];
 	struct ut_out out = {.data = request, .room = sizeof(request)};
-	const uint64_t until = clock_ns() + wait_ns;
+	const uint64_t until = ut_clock_ns() + wait_ns;
 	struct call call = {.fd = -1};
 	struct ut_message message;
 	const char *content;
