@@ -13,13 +13,14 @@
 /* Every user may make a directory in /tmp: this one must be ours, without access for others. 0 or -errno. */
 static int check_owner(const char *directory)
 {
-	char temporary[sizeof("/tmp/utracefs-4294967295")];
+	const size_t length = strlen("/tmp/utracefs-");
 	struct stat found;
+	char *end;
 
-	if (strncmp(directory, "/tmp/utracefs-", 14)) /* (a forked child's first printf takes four page faults) */
+	/* (Not by printf, of which the first in a forked child takes four page faults.) */
+	if (strncmp(directory, "/tmp/utracefs-", length))
 		return 0;
-	snprintf(temporary, sizeof(temporary), "/tmp/utracefs-%u", (unsigned)geteuid());
-	if (strcmp(directory, temporary))
+	if (strtoul(directory + length, &end, 10) != geteuid() || *end)
 		return 0;
 	if (lstat(directory, &found) < 0)
 		return -errno;
