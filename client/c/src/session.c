@@ -1,7 +1,7 @@
 /*
  * Sessions and registrations: creating them, waiting for them, ending them.
  *
- * A caller that waits for an answer first runs the session's steps itself (ut_drive): this sends its request.
+ * A caller that waits for an answer first runs the session's steps itself (ut_await): this sends its request.
  * Then the native thread reads the answer and wakes the caller. Without a thread, or if only a child's first
  * record is to be written, the caller continues to run steps. So a registration needs no thread, and neither
  * does a child that ends at once.
@@ -126,7 +126,7 @@ static void end_session(struct ut_session *s)
 
 /* ---- waiting */
 
-/* This thread is in ut_drive, so a further call comes from a signal handler. */
+/* Of the call that waits in this thread. */
 static __thread struct ut_interruption interruption;
 
 struct ut_interruption ut_interrupt_by(struct ut_interruption wanted)
