@@ -532,8 +532,8 @@ class Daemon:
     def _data_closed(self, peer: Peer) -> None:
         # An ended process is a zombie for a moment, and /proc still has its last name. If it ended long ago,
         # and a child keeps the connection, its number may belong to another process now.
-        if peer.lives():
-            self.comms.remember(peer.pid, peer.pid)
+        if task := peer.lives():
+            self.comms.remember(peer.pid, peer.pid, task=task)
 
     def _stats_text(self) -> bytes:
         """The file daemon_stats."""

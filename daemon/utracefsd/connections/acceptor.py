@@ -83,6 +83,8 @@ class Acceptor:
         self._behind: set[int] = set()
         """Users for whom it was called."""
         self._listener: socket.socket | None = None
+        self.fd = -1
+        """The listening socket's."""
         self._arrived: dict[int, deque[socket.socket]] = {}
         """By the user charged for them; no queue is empty."""
         self._number = 0
@@ -96,11 +98,8 @@ class Acceptor:
         """Accept from `sock`, which already listens; the caller closes it after this."""
         sock.setblocking(False)
         self._listener = sock
+        self.fd = sock.fileno()
         self._epoll.register(sock, select.EPOLLIN)
-
-    def is_listener(self, fd: int) -> bool:
-        """Whether an epoll event is of the listening socket."""
-        return self._listener is not None and fd == self._listener.fileno()
 
     def __len__(self) -> int:
         """Sockets that wait for a connection."""

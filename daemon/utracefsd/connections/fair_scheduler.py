@@ -49,12 +49,11 @@ class FairScheduler:
 
     def in_order(self, waiting: Iterable[AcceptedConnection], now_ns: int) -> list[AcceptedConnection]:
         """Sort waiting connections in the order of service."""
-        return sorted(
-            waiting, key=lambda one: (self._used.get(one.share, 0), _left(one, now_ns), one.served_ns)
-        )
+        used = self._used
+        return sorted(waiting, key=lambda one: (used[one.share], _left(one, now_ns), one.served_ns))
 
 
 def _left(one: AcceptedConnection, now_ns: int) -> int:
     """Its service time now, after decay."""
-    # It may have been accepted after `now_ns`.
-    return one.used_ns >> min(max(now_ns - one.served_ns, 0) // HALF_LIFE_NS, 63)
+    for_ns = now_ns - one.served_ns  # it may have been accepted after `now_ns`
+    return one.used_ns if for_ns < HALF_LIFE_NS else one.used_ns >> min(for_ns // HALF_LIFE_NS, 63)

@@ -218,16 +218,16 @@ class Port:
     def ready(self) -> list[AcceptedConnection]:
         """The connections to pump now, also new ones. `pump` ignores one that is closed in between."""
         found = dict.fromkeys(self._unfinished)
-        for fd, events in self._poll(TURN_ACCEPTS, TAKE_NS):
+        for fd, events in self._poll(TURN_ACCEPTS, TAKE_NS).items():
             accepted = self._accepted.get(fd)
             if accepted is None:
                 continue
-            with _AtItsCost(self, accepted):
-                if events & select.EPOLLOUT or self._paused(accepted):
+            if events & select.EPOLLOUT or self._paused(accepted):
+                with _AtItsCost(self, accepted):
                     self._flush(accepted)
-                self._note_gone(accepted, events)
-                if events & ~select.EPOLLOUT:
-                    found[accepted] = None
+            self._note_gone(accepted, events)
+            if events & ~select.EPOLLOUT:
+                found[accepted] = None
         ready = [accepted for accepted in found if not self._paused(accepted)]
         return self._scheduler.in_order(ready, self._now_ns()) if len(ready) > 1 else ready
 
@@ -303,7 +303,7 @@ class Port:
             if not found and not self._unfinished:
                 return
             left = dict.fromkeys(self._unfinished, 0)
-            for fd, events in found:
+            for fd, events in found.items():
                 if (accepted := self._accepted.get(fd)) is None:
                     continue
                 with _AtItsCost(self, accepted):
@@ -379,6 +379,7 @@ class Port:
         now_ns = self._now_ns()
         if accepted.gone_ns is None:
             accepted.gone_ns = now_ns
+            accepted.link.peer_is_gone()
         elif now_ns - accepted.gone_ns > LAST_REQUESTS_NS:
             accepted.connection.pass_over_requests()
 
@@ -480,17 +481,17 @@ class Port:
 
     # Accepting
 
-    def _poll(self, most: int, take_ns: int) -> list[tuple[int, int]]:
-        """(descriptor, events) of every connection with work; first accepts waiting connections, at most so
-        many."""
+    def _poll(self, most: int, take_ns: int) -> dict[int, int]:
+        """The events of every connection with work, by descriptor; first accepts waiting connections, at most
+        so many."""
         # one more than the connections, for the listener; so one call is enough
-        found = self._epoll.poll(0, len(self._accepted) + 1)
-        if any(self._acceptor.is_listener(fd) for fd, _ in found):
+        found = dict(self._epoll.poll(0, len(self._accepted) + 1))
+        if self._acceptor.fd in found:
             self._acceptor.take(self._now_ns, take_ns)
         if len(self._acceptor):
             # Connections with input are served first, or their number would grow without limit.
             self._admit(FEW if len(found) > MOST_TO_SERVE else most, self._now_ns() + ACCEPT_NS)
-            found = self._epoll.poll(0, len(self._accepted) + 1)
+            found = dict(self._epoll.poll(0, len(self._accepted) + 1))
         return found
 
     def _admit(self, most: int, until_ns: int) -> None:
@@ -572,6 +573,8 @@ class Port:
 
     def _paused(self, accepted: AcceptedConnection) -> bool:
         """It must read its responses before its requests are read again, or it is held."""
+        if accepted.mask == READ:  # by `_flush`, which is called whenever one of these has changed
+            return False
         return accepted.link.waiting_bytes > self._rules.max_waiting_bytes or accepted.connection.is_blocked
 
     def _queue(self, accepted: AcceptedConnection, message: Message) -> None:
@@ -603,15 +606,15 @@ class Port:
             return
         # epoll does not watch a client that is not read, since it would report it again and again; nor the
         # end of a blocked one.
-        listened_to = accepted.open and not self._paused(accepted)
-        if accepted.open and not listened_to:
+        mask = 0 if done else select.EPOLLOUT
+        is_blocked = accepted.open and accepted.connection.is_blocked
+        if is_blocked:
+            mask |= select.EPOLLET
+        if accepted.open and (is_blocked or link.waiting_bytes > self._rules.max_waiting_bytes):
             self._stalled.add(accepted, self._now_ns())
         else:
             self._stalled.discard(accepted)
-        mask = READ if listened_to else 0
-        mask |= 0 if done else select.EPOLLOUT
-        if accepted.open and accepted.connection.is_blocked:
-            mask |= select.EPOLLET
+            mask |= READ if accepted.open else 0
         self._watch(accepted, mask)
         if not accepted.pumping:
             self._count(accepted)

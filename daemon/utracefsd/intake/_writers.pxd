@@ -20,7 +20,8 @@ cdef class Lookups:
 cdef class Writers:
     cdef readonly int pid               # the process, by SO_PEERCRED
     cdef readonly Lookups lookups
-    cdef object _lives                  # returns whether `pid` still is the process that connected
+    cdef object _lives                  # the first thread, if `pid` still is the process that connected
+    cdef object _first                  # as it was last read
     cdef object _comms
     cdef object _start_time
     cdef object _share

@@ -31,7 +31,7 @@ from libc.string cimport memset
 
 from utracefs_protocol.pages.data_ring cimport DR_COMM
 from utracefsd.machine.procfs import is_in_our_namespace
-#: from utracefsd.machine.comms import CommTable
+#: from utracefsd.machine.comms import CommTable, Task
 
 cdef enum:
     UNKNOWN_NS = 1000000000
@@ -74,10 +74,10 @@ class AllWriters:
         self._lookups = {}
 
     def of(
-        self, int pid, start_time: int = 0, share: int = 0, lives: Callable[[], bool] | None = None
+        self, int pid, start_time: int = 0, share: int = 0, lives: Callable[[], Task | None] | None = None
     ) -> Writers:
-        """The Writers of process `pid`. share: the user charged for the lookups. lives: returns whether `pid`
-        still is that process; None: it is."""
+        """The Writers of process `pid`. share: the user charged for the lookups. lives: reads its first
+        thread, if `pid` still is that process (`Peer.lives`); None: it is."""
         return Writers(pid, start_time, share, lives, self._comms, self._lookups.setdefault(share, Lookups()))
 
 
@@ -86,8 +86,8 @@ cdef class Writers:
     """The writing threads of a process; made by `AllWriters.of`."""
 
     def __init__(
-        self, int pid, start_time: int, share: int, lives: Callable[[], bool] | None, comms: CommTable | None,
-        Lookups lookups not None
+        self, int pid, start_time: int, share: int, lives: Callable[[], Task | None] | None,
+        comms: CommTable | None, Lookups lookups not None
     ):
         self.pid = pid
         self.lookups = lookups
@@ -96,7 +96,8 @@ cdef class Writers:
         self._share = share
         self._lives = lives
         self._comms = comms
-        self.is_here = comms is not None and pid > 0 and is_in_our_namespace(pid)
+        # (without a start time it had ended before, and another process may have its number)
+        self.is_here = comms is not None and start_time > 0 and is_in_our_namespace(pid)
         self.is_gone = comms is not None and pid > 0 and not self.is_here and not os.path.exists(f"/proc/{pid}")
 
     cdef int32_t find(self, uint32_t tid, const unsigned char *comm, uint64_t now) except? -1:
@@ -117,7 +118,7 @@ cdef class Writers:
             return <int32_t>tid
         if self.is_thread(tid):
             if self._comms is not None:
-                self._comms.remember(tid, self.pid, name)
+                self._comms.remember(tid, self.pid, name, self._first if tid == <uint32_t>self.pid else None)
         elif (self.is_here or (self.is_gone and tid == <uint32_t>self.pid)) and self.has_ended(
             tid
         ) and self._comms.has_ended(
@@ -132,16 +133,21 @@ cdef class Writers:
 
     cdef bint is_thread(self, uint32_t tid):
         """Whether it is a thread of the peer, and not of a later process with the peer's pid."""
+        if tid == <uint32_t>self.pid and self._lives is not None:
+            return self.is_of_peer()
         return self.has_thread(tid) and self.is_of_peer()
 
     cdef bint has_thread(self, uint32_t tid):
-        return os.path.exists(f"/proc/{self.pid}/task/{tid}")
+        return not self.is_gone and os.path.exists(f"/proc/{self.pid}/task/{tid}")
 
     cdef bint has_ended(self, uint32_t tid):
         return tid == <uint32_t>self.pid or not os.path.exists(f"/proc/{tid}")
 
     cdef bint is_of_peer(self):
-        return self._lives is None or self._lives()
+        if self._lives is None:
+            return True
+        self._first = self._lives()
+        return self._first is not None
 
     cpdef begin_round(self):  #: None
         """Check ended threads again: their numbers may have been reused."""

@@ -54,7 +54,7 @@ from utracefsd.intake._writers import AllWriters
 from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine import procfs
 from utracefsd.machine.closing import close_foreign
-from utracefsd.machine.comms import CommTable
+from utracefsd.machine.comms import CommTable, Task
 from utracefsd.machine.peer import Peer, share_of
 from utracefsd.machine.shares import Resource, Shares
 
@@ -702,7 +702,7 @@ class Rings:
         if not waiting:
             self._unstored.pop(owned.share, None)
 
-    def _enter(self, owned: _Owned, lives: Callable[[], bool] | None = None) -> None:
+    def _enter(self, owned: _Owned, lives: Callable[[], Task | None] | None = None) -> None:
         """Nothing fails from here on."""
         ring = owned.ring
         ring.writers = self._services.all_writers.of(ring.pid, owned.start_time, owned.share, lives)

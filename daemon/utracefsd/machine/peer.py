@@ -116,12 +116,10 @@ class Peer:
         """Distinguishes it from a process that gets its pid later."""
         return self.pid, self.start_time
 
-    def lives(self) -> bool:
-        """Whether the pid still is the process that connected."""
-        if self.start_time is None:
-            return False
-        task = read_task(self.pid)
-        return task is not None and task.start_time == self.start_time
+    def lives(self) -> Task | None:
+        """As /proc shows it now; None: the pid is no longer the process that connected."""
+        task = None if self.start_time is None else read_task(self.pid)
+        return task if task is not None and task.start_time == self.start_time else None
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int, int]:

@@ -168,7 +168,7 @@ class Shares:
 
     def most_of(self, resource: Resource, uid: int) -> int:
         """How much `uid` may hold while the others hold what they hold now."""
-        others = self._total[resource] - self._held[resource].get(uid, 0)
+        others = self._total[resource] - self.held(resource, uid)
         return max(0, min(self.most[resource], (self.in_all[resource] - others + 1) // 2))
 
     def own_left(self, resource: Resource, uid: int) -> int:
@@ -180,8 +180,10 @@ class Shares:
         self, resource: Resource, uid: int, amount: int = 1, *, privileged: bool = False
     ) -> str | None:
         """Why `uid` may not hold `amount` more, None if it may; counts nothing."""
-        held, total = self._held[resource].get(uid, 0), self._total[resource]
-        most, in_all = self.most_of(resource, uid), self.in_all[resource]
+        held, total, in_all = self.held(resource, uid), self._total[resource], self.in_all[resource]
+        if held + amount <= self.most[resource] and 2 * (total + amount) <= in_all:
+            return None  # the most frequent case: so much is left in any case
+        most = self.most_of(resource, uid)
         full = total + amount > in_all
         if not (full and resource in _OF_ALL if privileged else held + amount > most):
             return None
@@ -208,9 +210,9 @@ class Shares:
 
     def scarce(self, resource: Resource, uid: int) -> bool:
         """Whether more than half is held of the user's limit, or of the limit in all."""
-        return (
-            2 * self.held(resource, uid) > self.most_of(resource, uid)
-            or 2 * self._total[resource] > self.in_all[resource]
+        held = self.held(resource, uid)
+        return 2 * self._total[resource] > self.in_all[resource] or (
+            held > 0 and 2 * held > self.most_of(resource, uid)
         )
 
     def add(self, resource: Resource, uid: int, amount: int = 1) -> None:

@@ -38,6 +38,7 @@ from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._writers import AllWriters
+from utracefsd.machine.comms import Task
 
 # ---- making one
 
@@ -516,7 +517,7 @@ def lost_in_the_next(ring: bytes) -> int:
 
 def test_a_stranger_with_the_pid_of_a_peer_that_is_gone(world: World) -> None:
     ring = world.rings[0]
-    ring.writers = AllWriters().of(os.getpid(), lives=lambda: False)
+    ring.writers = AllWriters().of(os.getpid(), lives=lambda: None)
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
@@ -563,7 +564,7 @@ def test_all_rings_of_a_user_ask_for_threads_no_more_than_one_does(monkeypatch: 
 
     writers = AllWriters()
     for ring in world.rings:
-        ring.writers = writers.of(os.getpid(), lives=lambda: note("process"))
+        ring.writers = writers.of(os.getpid(), lives=lambda: Task(b"", 1) if note("process") else None)
     monkeypatch.setattr("os.path.exists", note)
 
     def emit() -> None:

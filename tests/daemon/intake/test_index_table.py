@@ -235,7 +235,7 @@ def signed() -> tuple[IndexTable, Callable[..., list[tuple[int, int, bytes]]], C
     table, (event,) = table_of(b"one u32 a")
     comms = make_comm_table()
     comms.remember(os.getpid(), os.getpid())
-    table.make_writers = lambda: AllWriters(comms).of(os.getpid())
+    table.make_writers = lambda: AllWriters(comms).of(os.getpid(), 1)
     taken: list[tuple[Any, ...]] = []
     probe = Collecting("test", taken.extend)
     event.attach(probe)
@@ -255,7 +255,7 @@ def test_records_of_several_cpus_keep_their_order() -> None:
     """`trace` sorts by time, then by cpu."""
     table, (event,) = table_of(b"one u32 a")
     comms = make_comm_table()
-    table.make_writers = lambda: AllWriters(comms).of(os.getpid())
+    table.make_writers = lambda: AllWriters(comms).of(os.getpid(), 1)
     taken: list[tuple[Any, ...]] = []
     probe = Collecting("test", taken.extend)
     event.attach(probe)
