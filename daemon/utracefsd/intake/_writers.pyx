@@ -98,7 +98,9 @@ cdef class Writers:
         self._comms = comms
         # (without a start time it had ended before, and another process may have its number)
         self.is_here = comms is not None and start_time > 0 and is_in_our_namespace(pid)
-        self.is_gone = comms is not None and pid > 0 and not self.is_here and not os.path.exists(f"/proc/{pid}")
+        self.is_gone = (
+            comms is not None and pid > 0 and not self.is_here and not os.path.exists(f"/proc/{pid}")
+        )
 
     cdef int32_t find(self, uint32_t tid, const unsigned char *comm, uint64_t now) except? -1:
         """The thread id for a record that claims `tid`, and the name `comm` if that is not NULL."""

@@ -48,8 +48,8 @@ RESERVED_DESCRIPTORS = 4096
 # How long connections are served before new ones are accepted.
 ROUND_S = 0.02
 
-# And before the results are processed and other tasks run. Many connections with little are one step: thousands
-# of short programs would else spend a fifth of their time between steps.
+# And before the results are processed and other tasks run. Many connections with little to do are one step:
+# thousands of short programs would else spend a fifth of their time between steps.
 STEP_S = 0.001
 
 # Pause after an unexpected exception, so that a repeated one takes no cpu.
