@@ -82,8 +82,6 @@ class Rules:
     """Limit of responses that wait to be read; beyond it no requests are read."""
     turn_ns: int
     """Time for which a connection is served before the next one."""
-    limited: bool
-    """Connections and their memory are counted for each user."""
     max_descriptors_sent: int | None
     """To one connection; None: no limit."""
     full: str
@@ -94,7 +92,6 @@ DATA = Rules(
     name="user_events_data",
     max_waiting_bytes=MAX_WAITING_BYTES,
     turn_ns=4_000_000,  # each ends with a write to the state and a send, some hundredths of it
-    limited=True,
     max_descriptors_sent=MAX_DESCRIPTORS_SENT,
     full="the daemon has {} connections, which is its limit",
 )
@@ -103,7 +100,6 @@ TRACEFS = Rules(
     name="tracefs",
     max_waiting_bytes=MAX_WAITING_BYTES_OF_TREE,
     turn_ns=1_000_000,  # a tool sends a hundred requests at once; another client waits that much longer
-    limited=False,
     max_descriptors_sent=None,
     full="{} connections to the tree are open, which is the limit",
 )

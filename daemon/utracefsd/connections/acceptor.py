@@ -113,7 +113,7 @@ class Acceptor:
         until_ns = now_ns() + for_ns
         most_closing = self._shares.in_all[Resource.DESCRIPTORS] // CLOSING_PART
         for number in range(1, 1 << 16):
-            if self._rules.limited and closing.waiting() > most_closing and not closing.close_most():
+            if closing.waiting() > most_closing and not closing.close_most():
                 self._pause(listener, "too many descriptors wait to be closed", now_ns())
                 return
             try:

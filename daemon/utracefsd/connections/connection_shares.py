@@ -13,31 +13,25 @@ _OF_A_CONNECTION = (Resource.CONNECTIONS, Resource.DESCRIPTORS)
 
 
 class ConnectionShares:
-    """`limited`: the port's rule; if False, only unprocessed bytes are counted."""
-
-    def __init__(self, shares: Shares, limited: bool) -> None:
+    def __init__(self, shares: Shares) -> None:
         self.shares = shares
-        self.limited = limited
 
     def check(self, peer: Peer) -> None:
         """Raises TraceError(EMFILE) when the peer's user has too many connections or descriptors."""
-        if self.limited:
-            for resource in _OF_A_CONNECTION:
-                self.shares.check(resource, peer.share, privileged=peer.privileged)
+        for resource in _OF_A_CONNECTION:
+            self.shares.check(resource, peer.share, privileged=peer.privileged)
 
     def add(self, peer: Peer) -> None:
-        if self.limited:
-            for resource in _OF_A_CONNECTION:
-                self.shares.add(resource, peer.share)
+        for resource in _OF_A_CONNECTION:
+            self.shares.add(resource, peer.share)
 
     def drop(self, peer: Peer) -> None:
-        if self.limited:
-            for resource in _OF_A_CONNECTION:
-                self.shares.drop(resource, peer.share)
+        for resource in _OF_A_CONNECTION:
+            self.shares.drop(resource, peer.share)
 
     def scarce(self, peer: Peer) -> bool:
         """Whether the peer's user is close to its limits."""
-        return self.limited and self.shares.scarce(Resource.MESSAGE_BYTES, peer.share)
+        return self.shares.scarce(Resource.MESSAGE_BYTES, peer.share)
 
     def belongs_to(self, accepted: AcceptedConnection, peer: Peer) -> None:
         """Charge the connection, with all that it holds, to this process from now on. TraceError(EMFILE) as
@@ -57,7 +51,7 @@ class ConnectionShares:
 
     def keep_descriptors(self, accepted: AcceptedConnection, number: int) -> TraceError | None:
         """Count the descriptors of messages that wait for another turn; returns the error of a full share."""
-        if not number or not self.limited:
+        if not number:
             return None
         peer = accepted.link.peer
         try:
@@ -76,7 +70,7 @@ class ConnectionShares:
 
     def count_bytes(self, accepted: AcceptedConnection) -> TraceError | None:
         """Count the bytes held for it now; returns the error if that is too much."""
-        if not self.limited or accepted.link.closed:
+        if accepted.link.closed:
             return None
         held = accepted.link.waiting_bytes
         if accepted.ending_ns is None:

@@ -30,6 +30,7 @@ acceptor.py accepts connections and handles too many of them; connection_shares.
 
 import contextlib
 import errno
+import functools
 import os
 import select
 import socket
@@ -99,7 +100,7 @@ _HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 class Port:
     """`new_connection` makes the connection behind a socket. `close` closes every socket.
 
-    `shares` counts what each user holds, where that is limited; `max_connections` bounds all connections.
+    `shares` limits what each user holds; None: no limit. `max_connections` bounds all connections.
     `before_sending` is called before anything is sent. `closed` is called for each connection that ends;
     `faults` counts unexpected exceptions.
     """
@@ -122,8 +123,8 @@ class Port:
         self._new_connection = new_connection
         self._now_ns = now_ns
         self.owner_uid = os.geteuid() if owner_uid is None else owner_uid
-        shares = Shares() if shares is None else shares
-        self._connection_shares = ConnectionShares(shares, rules.limited)
+        shares = Shares.without_limits() if shares is None else shares
+        self._connection_shares = ConnectionShares(shares)
         self._before_sending = before_sending
         self._closed = closed
         self._faults = Faults() if faults is None else faults
@@ -187,31 +188,24 @@ class Port:
         except OSError:
             sock.close()
             return None
-        link = Link(sock, peer)
+        link, connection = Link(sock, peer), None
         try:
             if len(self._accepted) >= self.max_connections:
                 raise TraceError(errno.EMFILE, self._rules.full.format(len(self._accepted)))
             self._connection_shares.check(peer)
+            connection = self._new_connection(peer)
+            accepted = AcceptedConnection(link, connection, link.fileno(), SLICE_NS, self._now_ns())
+            self._epoll.register(link.fileno(), accepted.mask)
         except TraceError as refusal:
             self._refuse(link, refusal)
             return None
         except Exception as error:  # noqa: BLE001 - counted and logged
             self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
+            if connection is not None:
+                self._close_connection(connection)
             link.abandon()
             return None
         self._connection_shares.add(peer)
-        connection = None
-        try:
-            connection = self._new_connection(peer)
-            accepted = AcceptedConnection(link, connection, link.fileno(), SLICE_NS, self._now_ns())
-            self._epoll.register(link.fileno(), accepted.mask)
-        except Exception as error:  # noqa: BLE001 - counted and logged
-            self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
-            if connection is not None:
-                self._close_connection(connection)
-            self._connection_shares.drop(peer)
-            link.abandon()
-            return None
         self._accepted[link.fileno()] = self._by_connection[connection] = accepted
         return accepted
 
@@ -238,12 +232,16 @@ class Port:
 
     def _pump(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> int:
         """Returns how many of the bytes are left for lack of time; 0: done."""
+        return self._turn(accepted, functools.partial(self._serve, accepted, budget_bytes, until_ns))
+
+    def _turn(self, accepted: AcceptedConnection, serve: Callable[[], int]) -> int:
+        """The result of `serve`; 0: it has a turn already."""
         if accepted.pumping:
             return 0
         began_ns, left = self._now_ns(), 0
         accepted.pumping = True
         with _AtItsCost(self, accepted):
-            left = self._serve(accepted, budget_bytes, until_ns)
+            left = serve()
             self._count(accepted)
         accepted.pumping = False
         self._scheduler.served(accepted, began_ns, self._now_ns())
@@ -392,24 +390,19 @@ class Port:
         for number, accepted in enumerate(self._scheduler.in_order(waiting, until_ns)):
             if number >= FEW and self._now_ns() >= until_ns:
                 break
-            self._take_records(accepted, left[accepted], until_ns)
+            self._turn(accepted, functools.partial(self._take_records, accepted, left[accepted], until_ns))
 
-    def _take_records(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> None:
-        if accepted.pumping:
-            return
-        began_ns = now_ns = self._now_ns()
-        until_ns = max(until_ns, now_ns + SLICE_NS)
-        accepted.pumping = True
-        with _AtItsCost(self, accepted):
-            while budget_bytes > 0 and now_ns < until_ns and accepted.open and accepted.answers is None:
-                head = accepted.connection.pending_head
-                if not is_record_head(accepted.link.peek() if head is None else head):
-                    break
-                budget_bytes -= self._receive(accepted, min(budget_bytes, SMALL_PIECE_BYTES), 0)
-                now_ns = self._now_ns()
-            self._count(accepted)
-        accepted.pumping = False
-        self._scheduler.served(accepted, began_ns, now_ns)
+    def _take_records(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> int:
+        until_ns = max(until_ns, self._now_ns() + SLICE_NS)
+        while (
+            budget_bytes > 0
+            and self._now_ns() < until_ns
+            and accepted.open
+            and accepted.answers is None
+            and is_record_head(accepted.connection.pending_head or accepted.link.peek())
+        ):
+            budget_bytes -= self._receive(accepted, min(budget_bytes, SMALL_PIECE_BYTES), 0)
+        return 0
 
     def go_on(self) -> None:
         """Release blocked connections: `ready` returns those with unprocessed input."""

@@ -158,6 +158,11 @@ class Shares:
         self._total = dict.fromkeys(LIMITS, 0)
         self._refused: dict[Resource, dict[int, int]] = {resource: {} for resource in LIMITS}
 
+    @classmethod
+    def without_limits(cls) -> "Shares":
+        most = dict.fromkeys(LIMITS, 1 << 62)
+        return cls(most, most)
+
     def held(self, resource: Resource, uid: int) -> int:
         """How much `uid` holds now."""
         return self._held[resource].get(uid, 0)

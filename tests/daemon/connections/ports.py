@@ -79,7 +79,8 @@ class Around:
         self.listener.listen(1024)
         self.path = str(path)
         self.faults = Faults()
-        self.shares: Shares = options.get("shares", Shares())
+        unasked = Shares() if rules is DATA else Shares.without_limits()
+        self.shares: Shares = options.setdefault("shares", unasked)
         self.port = Port(
             rules,
             self._open,

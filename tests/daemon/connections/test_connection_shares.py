@@ -33,7 +33,7 @@ def held(accounting: ConnectionShares, peer: Peer) -> list[int]:
 
 
 def test_a_connection_moves_with_all_that_is_kept_for_it(accepted: AcceptedConnection) -> None:
-    accounting = ConnectionShares(Shares(), limited=True)
+    accounting = ConnectionShares(Shares())
     accounting.check(MOUNT)
     accounting.add(MOUNT)
     assert accounting.keep_descriptors(accepted, 3) is None
@@ -51,7 +51,7 @@ def test_a_connection_moves_with_all_that_is_kept_for_it(accepted: AcceptedConne
 
 
 def test_a_connection_on_behalf_gets_no_more(accepted: AcceptedConnection) -> None:
-    accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 1}), limited=True)
+    accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 1}))
     accounting.add(MOUNT)
     accounting.add(USER)
     with pytest.raises(TraceError) as caught:
@@ -65,7 +65,7 @@ def test_a_connection_on_behalf_gets_no_more(accepted: AcceptedConnection) -> No
 
 
 def test_another_process_of_the_same_user_needs_no_room(accepted: AcceptedConnection) -> None:
-    accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 1}), limited=True)
+    accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 1}))
     accounting.add(MOUNT)
     other = Peer(3, 0, 0, privileged=True)
     accounting.belongs_to(accepted, other)
@@ -74,7 +74,7 @@ def test_another_process_of_the_same_user_needs_no_room(accepted: AcceptedConnec
 
 
 def test_too_much_is_refused_and_counted_all_the_same(accepted: AcceptedConnection) -> None:
-    accounting = ConnectionShares(Shares({Resource.MESSAGE_BYTES: 50, Resource.DESCRIPTORS: 2}), limited=True)
+    accounting = ConnectionShares(Shares({Resource.MESSAGE_BYTES: 50, Resource.DESCRIPTORS: 2}))
     accounting.add(USER)
     accounting.add(MOUNT)
     accounting.belongs_to(accepted, MOUNT)
@@ -91,18 +91,15 @@ def test_too_much_is_refused_and_counted_all_the_same(accepted: AcceptedConnecti
     assert not accounting.scarce(USER)
 
 
-def test_where_nothing_is_limited_nothing_is_counted(accepted: AcceptedConnection) -> None:
-    accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 0}), limited=False)
-    accounting.check(USER)
-    accounting.add(USER)
-    assert accounting.keep_descriptors(accepted, 100) is None
+def test_without_limits_nothing_is_too_much(accepted: AcceptedConnection) -> None:
+    accounting = ConnectionShares(Shares.without_limits())
+    for _ in range(10_000):
+        accounting.check(USER)
+        accounting.add(USER)
+    accepted.connection.bytes_pending = 1 << 40  # type: ignore[misc]
+    assert accounting.keep_descriptors(accepted, 1 << 20) is None
     assert accounting.count_bytes(accepted) is None
-    accounting.drop(USER)
-    assert not any(accounting.shares.total(resource) for resource in Resource)
-
-
-def test_producers_are_limited_as_users_and_administrators_are_not() -> None:
-    assert (DATA.limited, TRACEFS.limited) == (True, False)
+    assert not accounting.scarce(USER)
 
 
 def test_the_tree_may_have_larger_answers_waiting() -> None:
