@@ -24,9 +24,10 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.errno cimport EBADF, EFAULT, EINVAL
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
+from utracefs_protocol.memory cimport zeroed
 from utracefs_protocol.pages.data_ring cimport DR_MAX_WHY
 from utracefs_protocol.pages.record cimport Record, common_word, set_record
 
@@ -109,9 +110,7 @@ cdef class Tracepoint:
         self.min_size = sum([field.size for field in fields])
         locs = [field for field in fields if field.kind in (FieldKind.DATA_LOC, FieldKind.REL_LOC)]
         if locs:
-            self.locs = <LocCheck *>calloc(len(locs), sizeof(LocCheck))
-            if self.locs == NULL:
-                raise MemoryError()
+            self.locs = <LocCheck *>zeroed(len(locs), sizeof(LocCheck))
         for i, field in enumerate(locs):
             # min_size covers the loc word, so after the length check it can be read.
             self.locs[i].offset = field.offset - 8

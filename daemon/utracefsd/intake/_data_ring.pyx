@@ -31,10 +31,11 @@ import os
 
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from posix.unistd cimport close as close_fd
 
+from utracefs_protocol.memory cimport resized
 from utracefs_protocol.pages.data_ring cimport *
 from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
@@ -111,9 +112,7 @@ cdef class DataRing:
     def __cinit__(self):
         self.fd = self.doorbell = -1
         self.slot = &self.no_slot
-        self.copy = <unsigned char *>PyMem_Malloc(DR_MAX_PAYLOAD)
-        if self.copy == NULL:
-            raise MemoryError
+        self.copy = <unsigned char *>resized(NULL, DR_MAX_PAYLOAD)
         self.marks = []
         self.unmarked = {}
         self.marked_at = UINT64_MAX
@@ -121,7 +120,7 @@ cdef class DataRing:
 
     def __dealloc__(self):
         dr_unmap(&self.c.ring)
-        PyMem_Free(self.copy)
+        free(self.copy)
         # Not os.close: at interpreter exit the module may be gone before its objects.
         if self.fd >= 0:
             close_fd(self.fd)

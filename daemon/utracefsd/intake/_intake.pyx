@@ -24,12 +24,13 @@ from collections.abc import Callable
 
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport PyObject
 from libc.stdint cimport UINT64_MAX, int32_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from posix.time cimport CLOCK_MONOTONIC
 from posix.unistd cimport usleep
 
+from utracefs_protocol.memory cimport resized
 from utracefs_protocol.pages.data_ring cimport *
 from utracefs_protocol.pages.record cimport Record
 from utracefsd.consumers.ftrace.buffer._ring_buffer cimport PageReader, nr_holding
@@ -197,9 +198,7 @@ cdef class Intake:
         self.look_at_clock()    # before any ring, so that all rings are read up to this moment
         if n == 0:
             return 0
-        heads = <PyObject **>PyMem_Malloc(n * sizeof(PyObject *))
-        if heads == NULL:
-            raise MemoryError
+        heads = <PyObject **>resized(NULL, n * sizeof(PyObject *))
         try:
             now = self.clock.to.ns
             # Rings with a record form a heap. For each user the one whose threads were checked longest ago.
@@ -264,7 +263,7 @@ cdef class Intake:
                 ring.publish()
                 self.skip(ring, now)
         finally:
-            PyMem_Free(heads)
+            free(heads)
         return done
 
     cdef void narrow(self, uint64_t now, uint64_t waiting) noexcept:

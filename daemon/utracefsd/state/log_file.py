@@ -142,12 +142,12 @@ def read_log_file(path: Path) -> tuple[bytes, bool] | None:
 
     Bytes without our magic are returned unchanged: `parse_log` says what is wrong with them. OSError.
     """
-    try:
-        file = open(path, "rb", opener=_open)  # noqa: SIM115 - an error of it has another meaning
-    except FileNotFoundError:
+    kept = open_kept(path)
+    if kept is None:
         return None
-    with file:
-        if os.fstat(file.fileno()).st_size > PAGE + 2 * MAX_ROOM:
+    fd, size = kept
+    with open(fd, "rb") as file:
+        if size > PAGE + 2 * MAX_ROOM:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         data = file.read()
     found = _parse(data, len(data))
@@ -155,10 +155,6 @@ def read_log_file(path: Path) -> tuple[bytes, bool] | None:
         return data, False
     _room, offset, length, behind = found
     return (data[offset : offset + length], behind) if length else None
-
-
-def _open(path: str, flags: int) -> int:
-    return disk.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _parse(head: bytes, size: int) -> tuple[int, int, int, bool] | None:

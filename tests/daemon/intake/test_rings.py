@@ -428,7 +428,7 @@ def test_what_is_no_memory_file_is_not_looked_at(bells: Bells, monkeypatch: pyte
     assert not looked_at
     while closing.waiting():
         time.sleep(0.001)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # what others sent may have been closing
 
 
 def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:

@@ -17,10 +17,11 @@ from utracefsd.machine.kept_file import made_whole, open_kept, remove
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC
 
+from utracefs_protocol.memory cimport zeroed
 from utracefsd.machine._machine cimport clock_ns
 
 cdef extern from "ring_mapping.h" nogil:
@@ -163,9 +164,7 @@ cdef class RingBuffer:
             self.install(cpu, 0)
 
     cdef int allocate(self, int nr_cpus, int subbuf_size, folder) except -1:
-        self.cpus = <rb_cpu *>calloc(nr_cpus, sizeof(rb_cpu))
-        if self.cpus == NULL:
-            raise MemoryError()
+        self.cpus = <rb_cpu *>zeroed(nr_cpus, sizeof(rb_cpu))
         self.nr_cpus = nr_cpus
         self.subbuf_size = subbuf_size
         self.folder = folder
@@ -456,11 +455,9 @@ cdef class RingBuffer:
         new rings are made before the first is installed. leave: move them all to anonymous memory."""
         cdef uint32_t wanted
         cdef int i, k, rings = 1 if self.spare is None else 2
-        cdef rb_cpu *made = <rb_cpu *>calloc(self.nr_cpus * rings, sizeof(rb_cpu))
+        cdef rb_cpu *made = <rb_cpu *>zeroed(self.nr_cpus * rings, sizeof(rb_cpu))
         cdef rb_cpu *old
         cdef rb_cpu *new
-        if made == NULL:
-            raise MemoryError()
         folder = None if leave else self.folder
         try:
             for k in range(rings):
@@ -585,10 +582,8 @@ cdef class Cursor:
         self.snapshot = snapshot
         self.first_cpu = buffer.range_of(cpu, &self.end_cpu)
         # All zero: the first access to the ring calls rb_iter_start(), since its identity differs.
-        self.iters = <rb_iter *>calloc(self.end_cpu - self.first_cpu, sizeof(rb_iter))
-        self.copy = <uint8_t *>malloc(buffer.subbuf_size)
-        if self.iters == NULL or self.copy == NULL:
-            raise MemoryError()
+        self.iters = <rb_iter *>zeroed(self.end_cpu - self.first_cpu, sizeof(rb_iter))
+        self.copy = <uint8_t *>zeroed(buffer.subbuf_size, 1)
         self.data = self.copy
         for cpu in range(self.first_cpu, self.end_cpu):
             if self.ring(cpu) != NULL:

@@ -9,11 +9,12 @@ import contextlib
 import os
 import secrets
 
-from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint16_t
+from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
 from utracefs_protocol.events._line cimport load_signed, load_unsigned
+from utracefs_protocol.memory cimport zeroed
 from utracefs_protocol.pages.record cimport COMM_SIZE, common_word, set_record
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.events._tracepoint cimport defer
@@ -252,13 +253,11 @@ cdef class Hist:
         self.nr_keys = len(program.keys)
         self.nr_values = len(program.values)
         # Zeroed memory for all of them first: `__dealloc__` frees it, whatever is refused below.
-        self.steps = <Step *>PyMem_Calloc(max(1, len(steps)), sizeof(Step))
-        self.keys = <Key *>PyMem_Calloc(max(1, self.nr_keys), sizeof(Key))
-        self.value_ends = <int *>PyMem_Calloc(max(1, self.nr_values), sizeof(int))
-        self.slots = <Slot *>PyMem_Calloc(max(1, len(program.variables)), sizeof(Slot))
-        self.resolved = <Resolved *>PyMem_Calloc(max(1, program.references), sizeof(Resolved))
-        if not (self.steps and self.keys and self.value_ends and self.slots and self.resolved):
-            raise MemoryError
+        self.steps = <Step *>zeroed(len(steps), sizeof(Step))
+        self.keys = <Key *>zeroed(self.nr_keys, sizeof(Key))
+        self.value_ends = <int *>zeroed(self.nr_values, sizeof(int))
+        self.slots = <Slot *>zeroed(len(program.variables), sizeof(Slot))
+        self.resolved = <Resolved *>zeroed(program.references, sizeof(Resolved))
         for step in steps:
             self.steps[n] = Step(step.op, step.signed, step.size, step.offset, step.value)
             n += 1
@@ -300,11 +299,11 @@ cdef class Hist:
         self.actions = tuple(actions)
 
     def __dealloc__(self):
-        PyMem_Free(self.slots)
-        PyMem_Free(self.resolved)
-        PyMem_Free(self.steps)
-        PyMem_Free(self.keys)
-        PyMem_Free(self.value_ends)
+        free(self.slots)
+        free(self.resolved)
+        free(self.steps)
+        free(self.keys)
+        free(self.value_ends)
 
     cdef uint64_t evaluate(self, int first, int end, const Record *r, uint64_t ts) noexcept:
         """The result of the steps."""
@@ -670,18 +669,16 @@ cdef class Entries:
         self.count = table.c.header.entries
         self.hits = table.c.header.hits
         self.drops = table.c.header.drops
-        self.memory = <unsigned char *>PyMem_Malloc((self.count + 1) * self.entry_bytes)
-        self.items = <Item *>PyMem_Malloc((self.count + 1) * sizeof(Item))
-        if self.memory == NULL or self.items == NULL:
-            raise MemoryError("no memory for a copy of a histogram")
+        self.memory = <unsigned char *>zeroed(self.count, self.entry_bytes)
+        self.items = <Item *>zeroed(self.count, sizeof(Item))
         if self.count:
             memcpy(self.memory, ht_words(&table.c, 1), self.count * self.entry_bytes)
         for n in range(self.count):
             self.items[n].index = <uint32_t>n
 
     def __dealloc__(self):
-        PyMem_Free(self.memory)
-        PyMem_Free(self.items)
+        free(self.memory)
+        free(self.items)
 
     def __len__(self):
         return self.count

@@ -31,13 +31,14 @@ from utracefs_protocol.pages.subbuf import MARKER_IP
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from utracefs_protocol.events._fields cimport (
     Elements, Place, find_bytes, put_elements, set_elements, set_place
 )
 from utracefs_protocol.events._line cimport *
+from utracefs_protocol.memory cimport zeroed
 from utracefsd.consumers.ftrace.buffer._ring_buffer cimport Cursor
 #: from utracefs_protocol.events.declaration import Field
 
@@ -162,9 +163,7 @@ cdef class BodyPlan:
         self.title = self.name + b":"
         self.labels = [b" %s=" % field.name for field in self.fields]
         self.count = len(self.labels)
-        self.steps = <Step *>malloc(sizeof(Step) * (self.count + 1))
-        if self.steps == NULL:
-            raise MemoryError
+        self.steps = <Step *>zeroed(self.count, sizeof(Step))
         for i, field in enumerate(self.fields):
             step = &self.steps[i]
             label = self.labels[i]
