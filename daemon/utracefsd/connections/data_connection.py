@@ -169,7 +169,7 @@ class DataConnection:
         """msgids of `sync` requests that wait until rings are read."""
         self._at_end = False
         """Whether the peer's end of file was read."""
-        self._refused = WriteErrors()
+        self._refused = WriteErrors(self.index_table)
         self._closed = False
         self.table.process_connected(peer)
 
@@ -260,7 +260,6 @@ class DataConnection:
             if self._has_grown:
                 self._has_grown = False
                 self._rings.take_in()  # records that waited for their registrations
-            self._refused.note(self.index_table)
             self._tell_refused(now_ns)
         yield from self._take_outgoing()
 

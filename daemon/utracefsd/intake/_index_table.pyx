@@ -35,7 +35,7 @@ cdef uint64_t max_data_object = _MAX_DATA_OBJECT
 cdef uint32_t nr_cpus = possible_cpus()
 
 cdef enum:
-    MAX_REFUSED_KEYS = 256  # the peer chooses the indexes: bound the memory that they take
+    MAX_REFUSED_KEYS = 64   # the peer chooses the indexes: bound the memory that they take
 
 
 # Of a write_index without an event: no consumer ever attaches to it.
@@ -51,19 +51,13 @@ cdef class IndexTable:
 
     @property
     def refused(self) -> dict[tuple[int, int], int]:
-        """How many bare records were refused since pop_refused(): (errno, write_index) -> count.
+        """How many bare records were refused: (errno, write_index) -> count. The caller removes what it has
+        reported.
 
-        write_index is -1 for a record without one. At most 256 keys: further ones count under (errno, -1).
+        write_index is -1 for a record without one. At most 64 keys: further ones count under (errno, -1).
         """
         self.note_again()
         return self._refused
-
-    def pop_refused(self) -> dict[tuple[int, int], int]:
-        """Return `refused` and reset it."""
-        self.note_again()
-        refused = self._refused
-        self._refused = {}
-        return refused
 
     def append(self, Tracepoint tracepoint=None, index: int = 0) -> int:
         """Add an event, at `index` if that is larger than all others; returns its write_index. None: a

@@ -98,7 +98,7 @@ def test_records_and_losses_wait_for_their_registration(world: World) -> None:
     producer.emit(9, number(4), 5)
     ring.close()  # no registration comes any more
     assert world.intake.take_in() == 2
-    assert world.tables[0].pop_refused() == {(errno.EBADF, 1): 1, (errno.ENOENT, 9): 1}
+    assert world.tables[0].refused == {(errno.EBADF, 1): 1, (errno.ENOENT, 9): 1}
 
 
 def test_the_budget_bounds_a_round(world: World) -> None:
