@@ -215,7 +215,7 @@ class Daemon:
         # Ports are last: from here on requests may come.
         make_port = functools.partial(Port, now_ns=now_ns, before_sending=self.save, faults=self.faults)
         self.data = make_port(DATA, self._open_data, shares=self.shares, closed=self._data_closed)
-        self.data.on_behind(self.rings.note_behind)
+        self.data.acceptor.on_behind = self.rings.note_behind
         self.tracefs = make_port(TRACEFS, self.open_tracefs, max_connections=MAX_TRACEFS_CONNECTIONS)
         self._handles = itertools.count(1)
         self._taking_in = False
@@ -553,8 +553,8 @@ class Daemon:
             f"synthetic events that may be lost with the daemon before: {self.cells.lost_deferred}\n",
             f"idle events gone for want of room: {self.table.idle.gone}\n",
             f"descriptors to be closed: {closing.waiting()}\n",
-            f"connections to be accepted: {self.data.arrived}\n",
-            f"connections refused: {self.data.refused}\n",
+            f"connections to be accepted: {len(self.data.acceptor)}\n",
+            f"connections refused: {self.data.acceptor.refused}\n",
             f"connections to the tree: {len(self.tracefs)} of {MAX_TRACEFS_CONNECTIONS}\n",
             self.shares.text(),
             self.streams.text(),

@@ -89,7 +89,7 @@ class Acceptor:
         """By the user charged for them; no queue is empty."""
         self._number = 0
         self.refused = 0
-        """Connections that were closed at once, also by the port."""
+        """Connections that were closed at once, also by the port, for a limit. Their programs try again."""
         self.again_ns: int | None = None
         """End of a pause; None: there is no pause."""
         self._reserve: int | None = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)

@@ -130,7 +130,7 @@ class Port:
         self._faults = Faults() if faults is None else faults
         self._scheduler = FairScheduler()
         self._epoll = select.epoll()
-        self._acceptor = Acceptor(rules, self._epoll, self._scheduler, shares, self._refuse_arrived)
+        self.acceptor = Acceptor(rules, self._epoll, self._scheduler, shares, self._refuse_arrived)
         self._accepted: dict[int, AcceptedConnection] = {}
         self._by_connection: dict[Connection, AcceptedConnection] = {}
         self._ending: set[AcceptedConnection] = set()
@@ -150,7 +150,7 @@ class Port:
     @property
     def has_more(self) -> bool:
         """`ready` has connections though the descriptor may not be readable."""
-        return len(self._acceptor) > 0 or any(not self._paused(accepted) for accepted in self._unfinished)
+        return len(self.acceptor) > 0 or any(not self._paused(accepted) for accepted in self._unfinished)
 
     def __len__(self) -> int:
         """Connections, also ending ones."""
@@ -163,23 +163,9 @@ class Port:
         """(user, nanoseconds) of the users with the most recent service time."""
         return self._scheduler.heaviest(self._now_ns())
 
-    @property
-    def arrived(self) -> int:
-        """Sockets taken from the listening socket's queue that wait for a connection."""
-        return len(self._acceptor)
-
-    @property
-    def refused(self) -> int:
-        """Connections that were closed at once, for a limit. Their programs try again."""
-        return self._acceptor.refused
-
-    def on_behind(self, call: Callable[[int, bool], None]) -> None:
-        """Call it with a user whose waiting sockets become many, and when they are few again."""
-        self._acceptor.on_behind = call
-
     def listen(self, sock: socket.socket) -> None:
         """Accept from `sock`, which already listens; the caller closes it after this port."""
-        self._acceptor.listen(sock)
+        self.acceptor.listen(sock)
 
     def add(self, sock: socket.socket) -> AcceptedConnection | None:
         """A new connection; None, after sending EMFILE and closing `sock`, when there are too many."""
@@ -320,7 +306,7 @@ class Port:
 
     def accept_last(self) -> None:
         """Before the listening socket closes: take off its queue what has arrived, for `take_in_last`."""
-        self._acceptor.take(self._now_ns)
+        self.acceptor.take(self._now_ns)
 
     def take_in_last(self) -> None:
         """Before `close`: take in what has arrived, for LAST_RECORDS_NS. No more can: peers keep it for the
@@ -439,7 +425,7 @@ class Port:
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has work; None while nothing has a deadline."""
         deadlines = [accepted.ending_ns for accepted in self._ending]
-        deadlines += [self._acceptor.again_ns, self._stalled.next_ns()]
+        deadlines += [self.acceptor.again_ns, self._stalled.next_ns()]
         if self._speaking:
             deadlines.append(self._due_ns)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -460,7 +446,7 @@ class Port:
         for accepted in self._stalled.ended(now_ns, self._paused):
             with _AtItsCost(self, accepted):
                 self._end(accepted, TraceError(errno.EPROTO, "descriptors behind answers that nobody reads"))
-        self._acceptor.on_time(now_ns)
+        self.acceptor.on_time(now_ns)
 
     def close(self) -> None:
         """Close every connection and the epoll instance; their references drop."""
@@ -469,7 +455,7 @@ class Port:
                 self._send_last_answers(accepted)
                 self._flush(accepted)
                 self._close(accepted)
-        self._acceptor.close()
+        self.acceptor.close()
         self._epoll.close()
 
     # Accepting
@@ -479,9 +465,9 @@ class Port:
         so many."""
         # one more than the connections, for the listener; so one call is enough
         found = dict(self._epoll.poll(0, len(self._accepted) + 1))
-        if self._acceptor.fd in found:
-            self._acceptor.take(self._now_ns, take_ns)
-        if len(self._acceptor):
+        if self.acceptor.fd in found:
+            self.acceptor.take(self._now_ns, take_ns)
+        if len(self.acceptor):
             # Connections with input are served first, or their number would grow without limit.
             self._admit(FEW if len(found) > MOST_TO_SERVE else most, self._now_ns() + ACCEPT_NS)
             found = dict(self._epoll.poll(0, len(self._accepted) + 1))
@@ -493,7 +479,7 @@ class Port:
             began_ns = self._now_ns()
             if admitted >= FEW and began_ns >= until_ns:
                 return
-            found = self._acceptor.next()
+            found = self.acceptor.next()
             if found is None:
                 return
             share, sock = found
@@ -507,7 +493,7 @@ class Port:
         self._scheduler.charge(peer.share, began_ns, self._now_ns())
 
     def _refuse(self, link: Link, refusal: TraceError) -> None:
-        self._acceptor.refused += 1
+        self.acceptor.refused += 1
         link.queue(encode_notification("error", [refusal.errno, refusal.text]))
         link.flush()
         link.finish()

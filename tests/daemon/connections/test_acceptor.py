@@ -109,7 +109,7 @@ class TestFloods:
         for _ in range(300):
             around.connect()
         around.turn()
-        assert len(around.port._acceptor) == 300
+        assert len(around.port.acceptor) == 300
         assert around.port.has_more
 
     def test_too_many_of_one_user(
@@ -123,7 +123,7 @@ class TestFloods:
         number, text = error_in(read_all(clients[10]))
         assert number == errno.EMFILE
         assert "10 connections of user 1 wait" in text
-        assert len(around.port._acceptor) == 11
+        assert len(around.port.acceptor) == 11
         monkeypatch.undo()
         around.turn()
         other.sendall(b"x")
@@ -135,7 +135,7 @@ class TestFloods:
     ) -> None:
         told: list[tuple[int, bool]] = []
         around = Around(tmp_path / "behind")
-        around.port.on_behind(lambda share, is_behind: told.append((share, is_behind)))
+        around.port.acceptor.on_behind = lambda share, is_behind: told.append((share, is_behind))
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(around.port, "_admit", lambda most, until_ns: None)
@@ -148,7 +148,7 @@ class TestFloods:
                 around.connect()
                 around.turn()
                 assert told == [(1, True)]
-            while len(around.port._acceptor) > MAX_ARRIVED // BEHIND_PART // 2:
+            while len(around.port.acceptor) > MAX_ARRIVED // BEHIND_PART // 2:
                 assert told == [(1, True)]
                 around.turn()
             assert told == [(1, True), (1, False)]
@@ -168,7 +168,7 @@ class TestFloods:
         of_three = self.of_user(around, users, 3)
         around.turn()
         assert error_in(read_all(refused))[0] == errno.EMFILE
-        assert len(around.port._acceptor) == 11
+        assert len(around.port.acceptor) == 11
         monkeypatch.undo()
         for client in (of_two, of_three):
             client.sendall(b"x")
@@ -229,7 +229,7 @@ class TestNoDescriptorLeft:
 
     def failing(self, around: Around, number: int, times: int) -> None:
         listener: Any = self.FailingListener(around.listener, number, times)
-        around.port._acceptor._listener = listener
+        around.port.acceptor._listener = listener
 
     def test_the_reserve_turns_one_away(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
         first, second = around.connect(), around.connect()
