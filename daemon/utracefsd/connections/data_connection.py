@@ -327,11 +327,6 @@ class DataConnection:
         events, self._write_index_of = self._write_index_of, {}
         self.table.release_all(events)
 
-    @property
-    def events(self) -> list[Event]:
-        """The events of the write_index table, in its order."""
-        return list(self._write_index_of)
-
     # Packets, messages, descriptors
 
     def _packet_done(self, now_ns: int) -> None:

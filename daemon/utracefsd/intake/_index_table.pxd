@@ -7,7 +7,6 @@ from utracefsd.intake._writers cimport Writers
 cdef class IndexTable:
     cdef list tracepoints
     cdef dict _refused
-    cdef readonly uint64_t total_refused
     # The last refusals, all with the same key; not yet added to _refused.
     cdef int again_error
     cdef int64_t again_index

@@ -122,7 +122,6 @@ cdef class IndexTable:
         return 4 + taken.size
 
     cdef void refuse(self, int error, int64_t write_index) noexcept:
-        self.total_refused += 1
         if error != self.again_error or write_index != self.again_index:
             self.note_again()
             self.again_error = error
@@ -183,13 +182,10 @@ cdef class IndexTable:
         self.again = 0
         if again == 0:
             return
-        try:
-            key = (self.again_error, self.again_index)
-            if key not in self._refused and len(self._refused) >= MAX_REFUSED_KEYS:
-                key = (self.again_error, -1)
-            self._refused[key] = self._refused.get(key, 0) + again
-        except MemoryError:
-            pass  # counted in total_refused
+        key = (self.again_error, self.again_index)
+        if key not in self._refused and len(self._refused) >= MAX_REFUSED_KEYS:
+            key = (self.again_error, -1)
+        self._refused[key] = self._refused.get(key, 0) + again
 
     def write(
         self, bytes record not None, int pid, uint64_t ts_ns, tgid: int | None = None, cpu: int | None = None

@@ -49,7 +49,7 @@ def test_register(client: Client, table: EventTable) -> None:
     assert client.reg(b"other") == {"status_index": 2, "write_index": 1, "id": 21, "size": 0}
     assert client.reg("test u32 a;") == {"status_index": 1, "write_index": 0, "id": 20, "size": 4}
     assert table.get(b"user_events", b"test").references == 1  # type: ignore[union-attr]
-    assert [event.name for event in client.connection.events] == [b"test", b"other"]
+    assert [event.name for event in client.connection._write_index_of] == [b"test", b"other"]
 
 
 def test_each_connection_has_indexes_of_its_own(table: EventTable) -> None:
@@ -142,7 +142,7 @@ def test_the_string(table: EventTable, memory: int) -> None:
     table.user_events_max = 1
     assert plain.reg_fails({"name_args": "u u32 a"}) == "EMFILE"
     # nothing of the failed ones is left
-    assert [event.name for event in plain.connection.events] == [b"t"]
+    assert [event.name for event in plain.connection._write_index_of] == [b"t"]
     assert plain.reg_fails({"name_args": "u", **enabler()}, memory) == "EMFILE"
     assert len(table.enablers) == 0
     plain.connection.close(0)
