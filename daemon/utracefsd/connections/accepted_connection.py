@@ -10,6 +10,7 @@ from typing import Protocol
 import attrs
 
 from utracefsd.connections.link import Link
+from utracefsd.machine.shares import Resource
 
 # Bytes that may wait to be read, beyond the socket's own buffer, before reading requests stops: of a producer
 # the responses to some thousand registrations, of an administrator one response may be larger (read_file up
@@ -121,10 +122,9 @@ class AcceptedConnection:
     answers: Iterator[Message | None] | None = None
     """The remaining responses to received requests, still to be carried out; None when there are none."""
     descriptors_sent: int = 0
-    descriptors_kept: int = 0
-    """Descriptors of the requests of `answers`, counted as its user's DESCRIPTORS until they are done."""
-    held_bytes: int = 0
-    """Bytes counted as its user's MESSAGE_BYTES."""
+    held: dict[Resource, int] = attrs.field(factory=dict)
+    """What is counted for its user: also the descriptors of the requests of `answers`, until they are done,
+    and the bytes of messages."""
     gone_ns: int | None = None
     """Time when both directions were first seen closed; None: they are open."""
     ending_ns: int | None = None

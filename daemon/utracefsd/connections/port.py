@@ -48,7 +48,7 @@ from utracefsd.connections.stalled import StalledConnections
 from utracefsd.machine import closing
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer, peer_of, stranger
-from utracefsd.machine.shares import Shares
+from utracefsd.machine.shares import Resource, Shares
 
 # Size of one recvmsg(2), and of one when the user's messages take much memory, or when only records are
 # wanted.
@@ -191,7 +191,7 @@ class Port:
                 self._close_connection(connection)
             link.abandon()
             return None
-        self._connection_shares.add(peer)
+        self._connection_shares.add(accepted)
         self._accepted[link.fileno()] = self._by_connection[connection] = accepted
         return accepted
 
@@ -516,8 +516,8 @@ class Port:
         else:
             self._finished(accepted)
         refusal = None
-        if accepted.answers is not None:
-            refusal = self._connection_shares.keep_descriptors(accepted, len(fds))
+        if accepted.answers is not None and fds:
+            refusal = self._connection_shares.hold(accepted, Resource.DESCRIPTORS, 1 + len(fds))
         self._send(accepted)
         if refusal is not None:
             self._end(accepted, refusal)
@@ -530,7 +530,7 @@ class Port:
     def _finished(self, accepted: AcceptedConnection) -> None:
         accepted.answers = None
         self._unfinished.pop(accepted, None)
-        self._connection_shares.drop_descriptors(accepted)
+        self._connection_shares.hold(accepted, Resource.DESCRIPTORS, 1)
 
     def _note_timer(self, accepted: AcceptedConnection) -> None:
         due_ns = accepted.connection.next_timer_ns()
@@ -572,7 +572,10 @@ class Port:
 
     def _count(self, accepted: AcceptedConnection) -> None:
         """Count the bytes held for it, and end it if they are too many."""
-        if (refusal := self._connection_shares.count_bytes(accepted)) is not None:
+        held = accepted.link.waiting_bytes
+        if accepted.ending_ns is None:
+            held += accepted.connection.bytes_pending
+        if (refusal := self._connection_shares.hold(accepted, Resource.MESSAGE_BYTES, held)) is not None:
             self._end(accepted, refusal)
 
     def _flush(self, accepted: AcceptedConnection) -> None:
@@ -672,14 +675,12 @@ class Port:
         self._stalled.discard(accepted)
         self._ending.discard(accepted)
         self._by_connection.pop(accepted.connection, None)
-        was_there = self._accepted.pop(accepted.fd, None)
+        self._accepted.pop(accepted.fd, None)
         if not accepted.link.closed:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(accepted.link.fileno())
             accepted.link.abandon()
-        self._connection_shares.drop_bytes(accepted)
-        if was_there is not None:
-            self._connection_shares.drop(accepted.link.peer)
+        self._connection_shares.drop(accepted)
 
 
 class _AtItsCost:

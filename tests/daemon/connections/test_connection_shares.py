@@ -35,25 +35,25 @@ def held(accounting: ConnectionShares, peer: Peer) -> list[int]:
 def test_a_connection_moves_with_all_that_is_kept_for_it(accepted: AcceptedConnection) -> None:
     accounting = ConnectionShares(Shares())
     accounting.check(MOUNT)
-    accounting.add(MOUNT)
-    assert accounting.keep_descriptors(accepted, 3) is None
-    accepted.connection.bytes_pending = 100  # type: ignore[misc]
-    assert accounting.count_bytes(accepted) is None
+    accounting.add(accepted)
+    assert accounting.hold(accepted, Resource.DESCRIPTORS, 4) is None
+    assert accounting.hold(accepted, Resource.MESSAGE_BYTES, 100) is None
     assert held(accounting, MOUNT) == [1, 4, 100]
     accounting.belongs_to(accepted, USER)
     assert accepted.link.peer is USER
     assert accepted.share == USER.share
     assert (held(accounting, MOUNT), held(accounting, USER)) == ([0, 0, 0], [1, 4, 100])
-    accounting.drop_descriptors(accepted)
-    accounting.drop_bytes(accepted)
-    accounting.drop(accepted.link.peer)
-    assert not any(accounting.shares.total(resource) for resource in Resource)
+    assert accounting.hold(accepted, Resource.MESSAGE_BYTES, 30) is None
+    assert held(accounting, USER) == [1, 4, 30]
+    for _ in range(2):
+        accounting.drop(accepted)
+        assert not any(accounting.shares.total(resource) for resource in Resource)
 
 
 def test_a_connection_on_behalf_gets_no_more(accepted: AcceptedConnection) -> None:
     accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 1}))
-    accounting.add(MOUNT)
-    accounting.add(USER)
+    accounting.add(accepted)
+    accounting.shares.add(Resource.CONNECTIONS, USER.share)
     with pytest.raises(TraceError) as caught:
         accounting.belongs_to(accepted, USER)
     assert caught.value.errno == errno.EMFILE
@@ -66,7 +66,7 @@ def test_a_connection_on_behalf_gets_no_more(accepted: AcceptedConnection) -> No
 
 def test_another_process_of_the_same_user_needs_no_room(accepted: AcceptedConnection) -> None:
     accounting = ConnectionShares(Shares({Resource.CONNECTIONS: 1}))
-    accounting.add(MOUNT)
+    accounting.add(accepted)
     other = Peer(3, 0, 0, privileged=True)
     accounting.belongs_to(accepted, other)
     assert accepted.link.peer is other
@@ -75,30 +75,34 @@ def test_another_process_of_the_same_user_needs_no_room(accepted: AcceptedConnec
 
 def test_too_much_is_refused_and_counted_all_the_same(accepted: AcceptedConnection) -> None:
     accounting = ConnectionShares(Shares({Resource.MESSAGE_BYTES: 50, Resource.DESCRIPTORS: 2}))
-    accounting.add(USER)
-    accounting.add(MOUNT)
-    accounting.belongs_to(accepted, MOUNT)
     accepted.link.peer = USER
-    refusal = accounting.keep_descriptors(accepted, 2)
+    accounting.add(accepted)
+    refusal = accounting.hold(accepted, Resource.DESCRIPTORS, 3)
     assert refusal is not None
-    assert accepted.descriptors_kept == 0
-    accepted.connection.bytes_pending = 60  # type: ignore[misc]
-    refusal = accounting.count_bytes(accepted)
+    refusal = accounting.hold(accepted, Resource.MESSAGE_BYTES, 60)
     assert refusal is not None
     assert refusal.errno == errno.ENOBUFS
+    assert held(accounting, USER) == [1, 3, 60]
     assert accounting.scarce(USER)
-    accounting.drop_bytes(accepted)
+    accounting.drop(accepted)
     assert not accounting.scarce(USER)
+
+
+def test_nothing_is_counted_after_the_end(accepted: AcceptedConnection) -> None:
+    accounting = ConnectionShares(Shares())
+    accounting.add(accepted)
+    accepted.link.close()
+    assert accounting.hold(accepted, Resource.DESCRIPTORS, 5) is None
+    accounting.drop(accepted)
+    assert not any(accounting.shares.total(resource) for resource in Resource)
 
 
 def test_without_limits_nothing_is_too_much(accepted: AcceptedConnection) -> None:
     accounting = ConnectionShares(Shares.without_limits())
-    for _ in range(10_000):
-        accounting.check(USER)
-        accounting.add(USER)
-    accepted.connection.bytes_pending = 1 << 40  # type: ignore[misc]
-    assert accounting.keep_descriptors(accepted, 1 << 20) is None
-    assert accounting.count_bytes(accepted) is None
+    accounting.shares.add(Resource.CONNECTIONS, USER.share, 10_000)
+    accounting.check(USER)
+    assert accounting.hold(accepted, Resource.DESCRIPTORS, 1 << 20) is None
+    assert accounting.hold(accepted, Resource.MESSAGE_BYTES, 1 << 40) is None
     assert not accounting.scarce(USER)
 
 

@@ -96,7 +96,7 @@ BREAKABLE: list[tuple[Any, str]] = [
     (Notifier, "written"),
     (Notifier, "note"),
     (ConnectionShares, "belongs_to"),
-    (ConnectionShares, "count_bytes"),
+    (ConnectionShares, "hold"),
     (Peer, "of_process"),
     (EnablerTable, "check"),
     (Rings, "create"),
