@@ -123,7 +123,7 @@ class AcceptedConnection:
     """The remaining responses to received requests, still to be carried out; None when there are none."""
     descriptors_sent: int = 0
     held: dict[Resource, int] = attrs.field(factory=dict)
-    """Amounts counted for its user; with the descriptors of the requests of `answers`, until they are done."""
+    """Amounts counted for its user; with the descriptors of requests that wait in `answers`."""
     gone_ns: int | None = None
     """Time when both directions were first seen closed; None: they are open."""
     ending_ns: int | None = None
