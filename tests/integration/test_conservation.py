@@ -21,6 +21,16 @@ from utracefs.tree.tracefs import PerfAttr
 
 ROOT = Path(__file__).parents[2]
 
+
+def compiled(folder: Path, source: str) -> Path:
+    """A program in C."""
+    (folder / "program.c").write_text(source)
+    client = ROOT / "client" / "utracefs" / "c"
+    options = [f"-I{client}/include", f"{client}/lib/libutracefs.a", "-pthread"]
+    subprocess.run(["gcc", "-o", "program", "program.c", *options], cwd=folder, check=True)
+    return folder / "program"
+
+
 PRODUCER = """
 import signal, sys, utracefs
 event = utracefs.event("cons u64 n; __rel_loc char[] s")
@@ -155,6 +165,43 @@ def test_a_program_in_python_waits_once_for_a_stopped_daemon(
         assert 0.5 <= min(end_s() for _ in range(3)) < 0.9
 
 
+REFUSED = """
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utracefs.h>
+UTRACEFS_EVENT(cons, (u64, n));
+int main(int argc, char **argv)
+{
+	if (argc > 2 && fork())
+		return wait(NULL) < 0;
+	for (int i = 0; i < atoi(argv[1]); i++)
+		UTRACEFS_EMIT(cons, i);
+	_exit(0);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ring", "child", "count"),
+    [("1", "", 10), ("1", "", 5000), ("1", "child", 10), ("0", "child", 10)],
+    ids=["ring", "full", "child", "socket"],
+)
+def test_records_of_a_refused_event_by_a_program_that_ends_at_once(
+    daemon: DaemonProcess, environment: dict[str, str], tmp_path: Path, ring: str, child: str, count: int
+) -> None:
+    """Its name is another event's, and the program does not live to count them."""
+    program = compiled(tmp_path, REFUSED)
+    with daemon.tree() as tree:
+        tree.write_file("dynamic_events", b"u:cons u32 other\n")
+        subprocess.run(
+            [program, str(count), *child.split()],
+            env={**environment, "UTRACEFS_DATA_RING": ring, "UTRACEFS_RING_KB": "64"},
+            check=True,
+        )
+        wait_for(lambda: f"events: {count}\n".encode() in tree.read_file("daemon_stats"), "all counted")
+
+
 SHORT = """
 #include <unistd.h>
 #include <utracefs.h>
@@ -171,10 +218,7 @@ def test_a_program_that_ends_while_the_daemon_has_a_full_queue(
     daemon: DaemonProcess, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """In the time between two attempts to connect."""
-    (tmp_path / "short.c").write_text(SHORT)
-    client = ROOT / "client" / "utracefs" / "c"
-    options = [f"-I{client}/include", f"{client}/lib/libutracefs.a", "-pthread"]
-    subprocess.run(["gcc", "-o", "short", "short.c", *options], cwd=tmp_path, check=True)
+    short = compiled(tmp_path, SHORT)
     with daemon.tree() as tree, contextlib.ExitStack() as opened:
         tree.write_file("standing_events", b"user_events:cons\n")
         with daemon.paused():
@@ -183,7 +227,7 @@ def test_a_program_that_ends_while_the_daemon_has_a_full_queue(
                     sock = opened.enter_context(socket.socket(socket.AF_UNIX))
                     sock.setblocking(False)
                     sock.connect(f"{daemon.directory}/user_events_data")
-            program = subprocess.Popen(["./short"], cwd=tmp_path, env={**environment})
+            program = subprocess.Popen([short], env=environment)
             time.sleep(0.3)
         assert program.wait(60) == 0
         emitted, _ = stats(tree.read_file("events/user_events/cons/stats"))

@@ -321,6 +321,7 @@ class DataConnection:
             steps.callback(self._drop_fds)
 
     def _drop_references(self, now_ns: int) -> None:
+        self._rings.ended(self.index_table)
         self.index_table.clear()
         room, self._room = self._room, 0
         self.table.shares.drop(Resource.REGISTRATIONS, self.peer.share, room)

@@ -22,7 +22,6 @@ cdef class DataRing:
     cdef uint32_t wait_us               # how long its producer may wait for room; 0: and it is never held
     cdef public bint is_held            # its next record waits for room in the ring of a lossless reader
     cdef readonly uint64_t taken        # records taken in, refused ones included
-    cdef readonly uint64_t lost_of_unknown  # ring was full, of events without a counter of their own
     cdef uint64_t holes                 # reserved and never committed by a producer that died
     cdef dr_taken head                  # the oldest record not yet dispatched, if it is in a round
     cdef unsigned char *copy            # its payload, where the producer cannot change it

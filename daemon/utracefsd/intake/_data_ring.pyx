@@ -8,8 +8,8 @@ ring whose memory is invalid is `corrupt`; its connection is ended.
 Losses: a producer that finds its ring full counts that in the ring, in all and per write_index. The daemon
 takes these counters before anything else happens to an event and adds them to the event's `emitted` and to
 `lost` of every attached probe: the record was emitted, and no consumer got it. The last counter is shared by
-all write_indexes from its own on; where a table has more than one of these, its count goes to
-`lost_of_unknown` and to no event.
+all write_indexes from its own on; where a table has more than one of these, its count goes to the table's
+`total_unknown` and to no event.
 
 Position of a loss: the producer need not store it. A ring is full only when head is within a record of
 `published + size`, where `published` is the tail last published to producers. So the counters are taken each
@@ -104,7 +104,6 @@ cdef class DataRing:
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, refused ones included.
     size: Bytes of the data area.
-    lost_of_unknown: Records lost because the ring was full, of events without a counter of their own.
     lost_to_death: Records that were reserved and never committed, because the producer died.
     pending_bytes: Bytes reserved and not yet taken in, by the producer's memory; not to be trusted.
     """
@@ -308,9 +307,11 @@ cdef class DataRing:
             of_one = {}
             if i < <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
                 if i == DR_LOST_COUNTERS - 1 and PyList_GET_SIZE(self.table.tracepoints) > DR_LOST_COUNTERS:
-                    self.lost_of_unknown += n
+                    self.table.total_unknown += n
                 else:
                     self.table.lose(i, n, self.pid, of_one)
+            else:
+                self.table.total_unknown += n
             if of_one:
                 self.note_counted(i, n)
                 add_numbers(missing, of_one)

@@ -7,6 +7,7 @@ A bare record may carry its thread (docs/protocol.md, 3.5); the claim is checked
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.ref cimport PyObject
 from libc.errno cimport EFAULT, EINVAL, ENOENT
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy
@@ -122,11 +123,20 @@ cdef class IndexTable:
         return 4 + taken.size
 
     cdef void refuse(self, int error, int64_t write_index) noexcept:
+        if self.has_no_event(write_index):
+            error = ENOENT
+        self.total_unknown += error == ENOENT
         if error != self.again_error or write_index != self.again_index:
             self.note_again()
             self.again_error = error
             self.again_index = write_index
         self.again += 1
+
+    cdef bint has_no_event(self, int64_t write_index) noexcept:
+        """Whether the registration of this write_index was refused."""
+        return 0 <= write_index < PyList_GET_SIZE(self.tracepoints) and (
+            PyList_GET_ITEM(self.tracepoints, write_index) == <PyObject *>NO_EVENT
+        )
 
     cdef bint count_refusal(self, uint32_t write_index, const uint8_t *why, size_t size) except -1:
         """True for the client's report that it refused a record itself (data_ring.h), which is then
@@ -141,6 +151,9 @@ cdef class IndexTable:
         """Process `pid` had no room for `count` records. missing: gets how many each ring buffer misses."""
         cdef Tracepoint tp = <Tracepoint>PyList_GET_ITEM(self.tracepoints, write_index)
         cdef Probe probe
+        if tp is NO_EVENT:
+            self.total_unknown += count
+            return 0
         if not tp._probes:
             tp.missed += count
             return 0

@@ -234,6 +234,7 @@ class Rings:
         self._behind: set[int] = set()
         """Users with many connections that wait to be set up."""
         self._lost_of_unknown = 0
+        """In connections and rings that have ended."""
         self._take_over(stored)
 
     @property
@@ -466,7 +467,6 @@ class Rings:
             self._services.comms.wrote(tid, pid)
         del self._owned[ring], self._by_key[owned.key]
         self._intake.remove(ring)
-        self._lost_of_unknown += ring.lost_of_unknown
         keep = self._handing_over or for_another
         if self._journal is not None:
             (self._journal.leave if keep else self._journal.end)(ring)
@@ -478,6 +478,7 @@ class Rings:
         if owned in self._orphans:
             del self._orphans[owned]
             self._services.release_events(ring.table.event_ids())
+            self.ended(ring.table)
         if ring.doorbell >= 0:
             self._epoll.unregister(ring.doorbell)
         self._shares.drop(Resource.RING_BYTES, owned.share, _counted(ring.size))
@@ -577,11 +578,16 @@ class Rings:
         """How long to wait for the next round while awake."""
         return NARROW_POLL_S if self._intake.nr_narrow else POLL_S
 
+    def ended(self, table: IndexTable) -> None:
+        """This table gets no more records."""
+        self._lost_of_unknown += table.total_unknown
+        table.total_unknown = 0
+
     @property
     def lost_of_unknown(self) -> int:
-        """Records lost because their ring was full, of events that it does not count one by one
-        (`DataRing`)."""
-        return self._lost_of_unknown + sum(ring.lost_of_unknown for ring in self._owned)
+        """Records that are lost in no event's `stats`: of registrations that were refused or never came, and
+        those that found a ring full, of events that it does not count one by one (`DataRing`)."""
+        return self._lost_of_unknown + sum(ring.table.total_unknown for ring in self._owned)
 
     def writers(self) -> Iterator[tuple[int, int]]:
         """(thread id, process id) of threads that wrote, for rings with new records since the previous

@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -71,7 +72,7 @@ class FakeServices(FakeRingServices):
 
     def __init__(self, table: EventTable, **parts: Any) -> None:
         self.table = table
-        self.rings: Any = None
+        self.rings: Any = SimpleNamespace(ended=lambda table: None)
         super().__init__(**parts)
 
     def take_in_all(self) -> None:
