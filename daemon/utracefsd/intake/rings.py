@@ -585,8 +585,8 @@ class Rings:
 
     @property
     def lost_of_unknown(self) -> int:
-        """Records that are lost in no event's `stats`: of registrations that were refused or never came, and
-        those that found a ring full, of events that it does not count one by one (`DataRing`)."""
+        """Lost records that are in no event's `stats`: their registration was refused or never came, or they
+        found a ring full that does not count the losses of their event (`DataRing`)."""
         return self._lost_of_unknown + sum(ring.table.total_unknown for ring in self._owned)
 
     def writers(self) -> Iterator[tuple[int, int]]:
