@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -194,11 +195,12 @@ def test_records_of_a_refused_event_by_a_program_that_ends_at_once(
     program = compiled(tmp_path, REFUSED)
     with daemon.tree() as tree:
         tree.write_file("dynamic_events", b"u:cons u32 other\n")
-        subprocess.run(
-            [program, str(count), *child.split()],
-            env={**environment, "UTRACEFS_DATA_RING": ring, "UTRACEFS_RING_KB": "64"},
-            check=True,
-        )
+        with daemon.paused():
+            subprocess.run(
+                [program, str(count), *child.split()],
+                env={**environment, "UTRACEFS_DATA_RING": ring, "UTRACEFS_RING_KB": "64"},
+                check=True,
+            )
         wait_for(lambda: f"events: {count}\n".encode() in tree.read_file("daemon_stats"), "all counted")
 
 
@@ -214,24 +216,45 @@ int main(void)
 """
 
 
+@contextlib.contextmanager
+def full_queue(daemon: DaemonProcess) -> Iterator[None]:
+    """The daemon is stopped, and no connection to it is possible."""
+    with contextlib.ExitStack() as opened, daemon.paused():
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sock = opened.enter_context(socket.socket(socket.AF_UNIX))
+                sock.setblocking(False)
+                sock.connect(f"{daemon.directory}/user_events_data")
+        yield
+
+
 def test_a_program_that_ends_while_the_daemon_has_a_full_queue(
     daemon: DaemonProcess, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """In the time between two attempts to connect."""
     short = compiled(tmp_path, SHORT)
-    with daemon.tree() as tree, contextlib.ExitStack() as opened:
+    with daemon.tree() as tree:
         tree.write_file("standing_events", b"user_events:cons\n")
-        with daemon.paused():
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    sock = opened.enter_context(socket.socket(socket.AF_UNIX))
-                    sock.setblocking(False)
-                    sock.connect(f"{daemon.directory}/user_events_data")
+        with full_queue(daemon):
             program = subprocess.Popen([short], env=environment)
             time.sleep(0.3)
         assert program.wait(60) == 0
         emitted, _ = stats(tree.read_file("events/user_events/cons/stats"))
     assert emitted == 1
+
+
+@pytest.mark.parametrize("forks", ["", 'if (fork()) return wait(NULL) < 0; UTRACEFS_EMIT(cons, 2, "");'])
+def test_programs_at_a_full_queue_leave_the_machine_to_others(
+    daemon: DaemonProcess, environment: dict[str, str], tmp_path: Path, forks: str
+) -> None:
+    """There may be a thousand, so each tries more and more seldom."""
+    source = SHORT.replace("return usleep(60000)", f"{forks} return usleep(1500000)")
+    program = compiled(tmp_path, f"#include <sys/wait.h>\n{source}")
+    with full_queue(daemon):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([program], env=environment, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_nvcsw - before.ru_nvcsw < 300
 
 
 def test_two_consumers_one_of_them_off(daemon: DaemonProcess, environment: dict[str, str]) -> None:

@@ -233,14 +233,27 @@ static int send_first(struct ut_session *s)
 	return ut_send_first(s);
 }
 
+/* Until the next attempt at a full queue. */
+static uint64_t busy_ns(const struct ut_session *s)
+{
+	uint64_t longer = s->parents ? 0 : (UT_PATIENCE_NS - s->patience) / 4;
+
+	longer = longer < UT_FIRST_BACK_OFF_NS ? longer : UT_FIRST_BACK_OFF_NS;
+	return longer > UT_BUSY_NS ? longer : UT_BUSY_NS;
+}
+
 static void start_connection(struct ut_session *s, uint64_t now)
 {
 	int fd, error;
 
 	fd = may_be_refused(s) ? -EAGAIN : ut_connect(s->settings.directories, "user_events_data");
-	if (fd == -EAGAIN && s->patience) { /* a program's records have a place, a child waits for a moment */
-		s->patience -= s->patience < UT_BUSY_NS ? s->patience : UT_BUSY_NS;
-		s->due = now + UT_BUSY_NS;
+	/* A program's records have a place, a child waits for a moment. Only once: a daemon that is stopped may
+	 * have this queue in front of it, with a thousand programs, for long. */
+	if (fd == -EAGAIN && s->patience && s->back_off == UT_FIRST_BACK_OFF_NS) {
+		uint64_t pause = busy_ns(s);
+
+		s->patience -= s->patience < pause ? s->patience : pause;
+		s->due = now + pause;
 		return;
 	}
 	error = fd < 0 ? fd : ut_take(&s->socket, fd);
