@@ -24,7 +24,7 @@ from typing import Final
 import attrs
 
 from utracefs.cli import Failure
-from utracefs.cli.common import cpu_numbers, cpus_of, tell
+from utracefs.cli.common import buffer_numbers, cpu_numbers, cpus_of, tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
 from utracefs.cli.instance_option import TOP
 from utracefs.cli.losses import AS_FAR_AS_REPORTED, IN_DATA_RINGS, Losing, lost_text, refused_text
@@ -277,7 +277,9 @@ class Flight:
             except (ConnectionError, TimeoutError):
                 raise
             except (Failure, OSError) as error:
-                failure, text = error, "failed"
+                failure, text, why_not = error, "failed", "the file could not be"
+                left = buffer_numbers(self._tree, self._place)["entries"]
+                left += self._taken.entries if self._taken else 0
             self._requests.answer(ids or (), text)
         else:
             taken = self._swap()

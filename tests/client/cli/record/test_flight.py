@@ -129,9 +129,12 @@ def test_a_full_disk_ends_nothing(traced: Cli, eventually: Eventually) -> None:
     assert [values(traced, file) for file in dumps(traced)] == [[1], [2]]
     traced.run("emit", "web", "3", "1")
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    traced.run("dump", status=1)
+    traced.run("emit", "web", "4", "1")
     _, error = interrupt(process, signal.SIGTERM)
     assert process.returncode == 1 and error.count(b"File too large") >= 1, error
     assert b"trace.dat.*: 2 records in 2 files" in error
+    assert b"; the last 2 records not written: " in error
 
 
 def test_the_daemon_is_killed(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
