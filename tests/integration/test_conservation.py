@@ -216,6 +216,53 @@ int main(void)
 """
 
 
+WAITS = """
+#include <stdio.h>
+#include <unistd.h>
+#include <utracefs.h>
+UTRACEFS_EVENT(cons, (u64, n));
+int main(void)
+{
+	uint64_t n = 1;
+	struct iovec iov = {&n, sizeof(n)};
+	while (!utracefs_enabled(&cons))
+		usleep(1000);
+	puts("on");
+	fflush(stdout);
+	getchar();
+	return printf("%d\\n", utracefs_emit_iov(&cons, &iov, 1)) < 0;
+}
+"""
+
+
+def test_a_record_that_is_not_taken_is_an_error_where_it_is_in_no_number(
+    daemon: DaemonProcess, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The daemon has closed the ring and is gone, and the program has not noticed yet."""
+    with daemon.tree() as tree:
+        tree.write_file("standing_events", b"user_events:cons\n")
+    with subprocess.Popen(
+        [compiled(tmp_path, WAITS)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdin is not None and program.stdout is not None
+        assert program.stdout.readline() == b"on\n"
+        (ring,) = (
+            fd
+            for fd in Path(f"/proc/{program.pid}/fd").iterdir()
+            if os.readlink(fd).startswith("/memfd:utracefs-data-ring")
+        )
+        with daemon.paused(), ring.open("r+b") as memory:
+            os.unlink(f"{daemon.directory}/user_events_data")
+            memory.seek(64)  # head, whose highest byte has DR_CLOSED
+            head = int.from_bytes(memory.read(8), "little")
+            memory.seek(64)
+            memory.write((head | 1 << 62).to_bytes(8, "little"))
+            memory.flush()
+            program.stdin.write(b"\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == b"-9\n"
+
+
 @contextlib.contextmanager
 def full_queue(daemon: DaemonProcess) -> Iterator[None]:
     """The daemon is stopped, and no connection to it is possible."""

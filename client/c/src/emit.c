@@ -319,7 +319,7 @@ static int write_record(struct ut_reg *reg, const struct ut_record *p)
 		return -EFAULT;
 	/* No space: taken and counted, as in the kernel. Or there is no daemon any more. */
 	if (!reserve(reg, p->size, &r))
-		return ut_views[atomic_load(&reg->place) >> 32].header ? 0 : -EBADF;
+		return ut_reg_has_ring(reg) ? 0 : -EBADF;
 	if (p->n == 1)
 		memcpy(r.record->payload, (const unsigned char *)p->iov[0].iov_base + p->skip, p->size);
 	else
