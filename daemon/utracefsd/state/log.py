@@ -55,6 +55,9 @@ VERSION = 7
 """Raised when an older daemon could not read what this one writes. 5: `process` of `comm`, and `restarts`. 6:
 counts of emitted records. 7: their owners."""
 
+_OF_INSTANCES = {"set", "buffer", "on", "off", "filter", "triggers"}
+"""Most lines are one of these."""
+
 _OLDEST = 4
 """The oldest version that this daemon reads; it writes the whole log anew."""
 
@@ -218,6 +221,8 @@ def _apply(taken: Taken, line: Any) -> bool:
             if event_id in taken.events:
                 return False
             taken.events[event_id] = SavedEvent(event_id, status, flags, uid, name, command)
+        case [str(kind), int(number), *values] if kind in _OF_INSTANCES:
+            return number in taken.instances and _apply_to_instance(taken, number, kind, values)
         case ["gone", int(event_id)] if event_id in taken.events:
             del taken.events[event_id]
             for instance in taken.instances.values():
@@ -253,8 +258,6 @@ def _apply(taken: Taken, line: Any) -> bool:
             return _make_instance(taken, number, name)
         case ["removed", int(number)] if number != TOP and number in taken.instances:
             del taken.instances[number]
-        case [str(kind), int(number), *values] if number in taken.instances:
-            return _apply_to_instance(taken, number, kind, values)
         case _:
             return False
     return True
@@ -279,22 +282,19 @@ def _make_instance(taken: Taken, number: int, name: bytes) -> bool:
 def _apply_to_instance(taken: Taken, number: int, kind: str, values: list[Any]) -> bool:
     instance = taken.instances[number]
 
-    def change(event_id: int, **values: Any) -> None:
-        before = instance.files.get(event_id) or SavedEventFile(enabled=False, was_enabled=False)
-        instance.files[event_id] = attrs.evolve(before, **values)
+    def file(event_id: int) -> SavedEventFile:
+        return instance.files.setdefault(event_id, SavedEventFile())
 
     match [kind, *values]:
-        case ["on", int(event_id)] if event_id in taken.events:
-            change(event_id, enabled=True, was_enabled=True)
-        case ["off", int(event_id)] if event_id in taken.events:
-            change(event_id, enabled=False, was_enabled=True)
+        case ["on" | "off", int(event_id)] if event_id in taken.events:
+            file(event_id).enabled, file(event_id).was_enabled = kind == "on", True
         case ["filter", int(event_id), bytes() | None as text, bool(holds)] if event_id in taken.events:
-            change(event_id, filter_text=text, filter_holds=holds)
+            file(event_id).filter_text, file(event_id).filter_holds = text, holds
         case ["triggers", int(event_id), list(lines)] if event_id in taken.events:
             triggers = [_parse_trigger(line) for line in lines]
             if None in triggers:
                 return False
-            change(event_id, triggers=tuple(triggers))
+            file(event_id).triggers = tuple(filter(None, triggers))
         case ["buffer", str(folder)] if not folder or is_buffer_folder(folder, number):
             instance.buffer_folder = folder
         case ["set", str(name), saved]:

@@ -230,6 +230,7 @@ def _is_shape(shape: tuple[Any, ...]) -> bool:
 def _note(settings: "Settings", attribute: "attrs.Attribute[Any]", value: Any) -> Any:
     """Called by an assignment: note the change."""
     if getattr(settings, attribute.name) != value:
+        settings.changed.add(attribute.name)
         settings.unsaved.add(attribute.name)
         if settings.on_unsaved is not None:
             settings.on_unsaved()
@@ -278,6 +279,8 @@ class Settings:
     """When the buffer was last cleared, in its clock: latency-format counts from that time."""
     error_log: tuple[bytes, ...] = _setting((), _all(bytes), _LIST)
     """Entries of `error_log`, oldest first."""
+    changed: set[str] = attrs.field(factory=set, init=False, on_setattr=attrs.setters.NO_OP)
+    """Names of settings that were ever changed; the others are as in a new instance."""
     unsaved: set[str] = attrs.field(factory=set, init=False, on_setattr=attrs.setters.NO_OP)
     """Names of settings changed since the last `take_unsaved`."""
     on_unsaved: Callable[[], None] | None = attrs.field(
@@ -286,8 +289,8 @@ class Settings:
     """Called just before each change."""
 
     def saved(self) -> list[tuple[str, Any]]:
-        """All settings, as (name, plain value)."""
-        return [(name, self._saved(name)) for name in _FORMS]
+        """Settings that may differ from those of a new instance, as (name, plain value)."""
+        return [(name, self._saved(name)) for name in _FORMS if name in self.changed]
 
     def take_unsaved(self) -> list[tuple[str, Any]]:
         """Changed settings, as in `saved`; from now on they count as saved."""

@@ -84,13 +84,13 @@ class Part(enum.Enum):
     TRIGGERS = enum.auto()
 
 
-@attrs.frozen
+@attrs.define
 class SavedEventFile:
     """An event file in the daemon's state; a line of the log (state/log.py)."""
 
-    enabled: bool
+    enabled: bool = False
     """See EventFile."""
-    was_enabled: bool
+    was_enabled: bool = False
     """See EventFile."""
     filter_text: bytes | None = None
     """See EventFile."""
