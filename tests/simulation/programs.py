@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -19,10 +20,17 @@ NO_EVENT = "-"
 """In place of a command that was refused."""
 
 
+_MOST_DESCRIPTORS = 1024
+_every = select.poll()
+for _number in range(_MOST_DESCRIPTORS):
+    _every.register(_number, 0)
+
+
 def descriptors() -> set[int]:
-    """Those of this process; the listing's own is the lowest free number."""
-    own = next_descriptor()
-    return {int(fd) for fd in os.listdir("/proc/self/fd")} - {own}
+    """Those of this process. (A listing of /proc/self/fd takes four times as long.)"""
+    assert next_descriptor() < _MOST_DESCRIPTORS
+    closed = {fd for fd, event in _every.poll(0) if event & select.POLLNVAL}
+    return set(range(_MOST_DESCRIPTORS)) - closed
 
 
 class Answers:
