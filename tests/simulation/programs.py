@@ -104,7 +104,7 @@ class Program:
 
     def __init__(self, pid: int, uid: int) -> None:
         self.pid, self.uid = pid, uid
-        self.answers: Answers | None = None
+        self._answers: Answers | None = None
         self.commands: list[str] = []
         self.indexes: list[int] = []
         """The status bytes, by write_index."""
@@ -125,20 +125,33 @@ class Program:
         self.ring_size = 0
 
     @property
+    def answers(self) -> Answers:
+        assert self._answers is not None
+        return self._answers
+
+    @answers.setter
+    def answers(self, answers: Answers) -> None:
+        self._answers = answers
+
+    @property
+    def has_socket(self) -> bool:
+        return self._answers is not None
+
+    @property
     def connected(self) -> bool:
-        return self.answers is not None and not self.answers.ended
+        """The daemon has not ended it, either."""
+        return self.has_socket and not self.answers.ended
 
     def descriptors(self) -> set[int]:
         mapped = (self.status, self.ring, self.words.shared)
         own = {*self.ring_fds, self.words.fd} | {one.descriptor for one in mapped if one is not None}
-        return own if self.answers is None else own | self.answers.descriptors()
+        return own | self.answers.descriptors() if self.has_socket else own
 
     def status_of(self, index: int) -> int:
         assert self.status is not None
         return self.status.memory[self.indexes[index]]
 
     def map_status(self) -> None:
-        assert self.answers is not None
         if self.status is not None:
             self.status.close()
         fd = self.answers.fds.pop()
@@ -161,15 +174,14 @@ class Program:
         self.ring = DataRing(self.ring_fds[0])
 
     def map_ring(self) -> None:
-        assert self.answers is not None
         self.ring_fds, self.answers.fds = self.answers.fds, []
         self.ring = DataRing(self.ring_fds[0])
 
     def disconnect(self) -> None:
         self.words.registered.clear()
-        if self.answers is not None:
-            self.answers.close()
-            self.answers = None
+        if self._answers is not None:
+            self._answers.close()
+            self._answers = None
 
     def end(self) -> None:
         self.disconnect()

@@ -86,56 +86,19 @@ IN_MEMORY = {"hist-in-memory": HISTS, "buffer-in-memory": BUFFERS}
 NEVER = {"buffer-lost", "snapshot-guessed", "state-file-replaced", "state-set-aside", "trigger-lost"}
 """Messages of files that a daemon cannot use: no kill leaves such."""
 
-WEIGHTS = {
-    "program": 6,
-    "register": 8,
-    "ring": 4,
-    "early": 8,
-    "emit": 24,
-    "write": 10,
-    "enable": 8,
-    "filter": 4,
-    "hist": 3,
-    "traceoff": 2,
-    "snapper": 1,
-    "off": 5,
-    "switch": 4,
-    "set": 4,
-    "mkdir": 2,
-    "rmdir": 1,
-    "clear": 1,
-    "snapshot": 2,
-    "pipe": 3,
-    "size": 2,
-    "tgid": 2,
-    "time": 4,
-    "stall": 2,
-    "kill": 3,
-    "storm": 2,
-    "vanish": 2,
-    "restart": 2,
-    "back": 8,
-    "end": 5,
-    "leave": 1,
-    "torn": 3,
-    "nonsense": 1,
-    "disk": 8,
-    "strike": 8,
-    "delete": 1,
-    "look": 6,
-    "attach": 6,
-    "consume": 5,
-    "detach": 2,
-    "flood": 3,
-    "word": 8,
-    "corrupt": 3,
-    "stop": 6,
-    "manager": 2,
-    "fall": 2,
-    "renew": 3,
-    "scarce": 3,
-    "starve": 2,
+_BY_WEIGHT = {
+    24: "emit",
+    10: "write",
+    8: "register early enable back disk strike word",
+    6: "program look attach stop",
+    5: "off end consume",
+    4: "ring filter switch set time",
+    3: "hist pipe kill torn flood corrupt renew scarce",
+    2: "traceoff mkdir snapshot size tgid stall storm vanish restart detach manager fall starve",
+    1: "snapper rmdir clear leave nonsense delete",
 }
+WEIGHTS = {name: weight for weight, names in _BY_WEIGHT.items() for name in names.split()}
+"""How often each step comes."""
 
 
 STRUCK = ("mkdir", "rmdir", "hist", "size", "snapshot", "snapper", "set", "vanish")
@@ -268,6 +231,14 @@ class World:
             result = change(model)
         return result
 
+    def _keep(
+        self, agrees: Callable[[Model], bool], why: str = "no possible world gives these answers"
+    ) -> None:
+        """The possible worlds that agree; without one the daemon is wrong."""
+        self.models = [m for m in self.models if agrees(m)]
+        if not self.models:
+            raise Wrong(why)
+
     # Daemons
 
     def _start(self) -> None:
@@ -325,7 +296,7 @@ class World:
         if is_done:
             self.reached["killed behind an answer"] += 1
         # A program's request is carried out before the records of rings are taken in, which may not come.
-        is_of_a_program = any(program.answers is self._asked for program in self.programs)
+        is_of_a_program = any(p.has_socket and p.answers is self._asked for p in self.programs)
         carried_out = [*before, *taken] if is_of_a_program or not taken else taken
         if self._after is not None and (answer is None or is_done):
             done = list(map(duplicate, carried_out))
@@ -607,7 +578,7 @@ class World:
             return
         model = self.models[0]
         for program in self.programs:
-            if program.answers is not None:
+            if program.has_socket:
                 for index, name in enumerate(model.programs[program.pid].events):
                     expect(f"status byte of {name}", program.status_of(index), model.status(name))
                 words = program.words
@@ -750,7 +721,6 @@ class World:
         self._do_register(program, name, fields, cut if cut % 4 == 0 else 0)
 
     def _do_register(self, program: Program, name: str, fields: str, cut: int = 0) -> bool:
-        assert program.answers is not None
         command = f"{name} {fields}"
         if program.is_early and command not in program.commands:
             program.commands.append(NO_EVENT)
@@ -764,9 +734,7 @@ class World:
         error, result = self._ask(program.answers, "DIAG_IOCSREG", {"name_args": command}, cut=cut)
         self._after = None
         if error is None:
-            self.models = [m for m in self.models if after(m)]
-            if not self.models:
-                raise Wrong(f"{name} {fields} is accepted")
+            self._keep(after, f"{name} {fields} is accepted")
             if command not in program.commands:
                 program.commands.append(command)
                 program.indexes.append(0)
@@ -776,31 +744,21 @@ class World:
             return True
         self.reached[f"register errno {error[0]}"] += 1
         if error[0] == errno.EADDRINUSE:
-            self.models = [m for m in self.models if m.fields.get(name) not in (None, fields)]
-            if not self.models:
-                raise Wrong(f"{name} {fields} is refused: {error}")
+            self._keep(lambda m: m.fields.get(name, fields) != fields, f"{name} {fields} is refused: {error}")
         return False
 
     def _do_register_early(self, program: Program, index: int, command: str) -> bool:
         """With its write_index, which has no event if it is refused."""
-        assert program.answers is not None
         program.refused[index] = command
         self._after = partial(_registers, program.pid, index, command, None)
         answer = self._ask(
             program.answers,
             "DIAG_IOCSREG",
             {"name_args": command, "write_index": index},
-            then=lambda answer: self._is_one_of_these(
-                partial(_registers, program.pid, index, command, answer)
-            ),
+            then=lambda answer: self._keep(partial(_registers, program.pid, index, command, answer)),
         )
         self._after = None
         return self._learn(program, index, command, *answer)
-
-    def _is_one_of_these(self, agrees: Callable[[Model], bool]) -> None:
-        self.models = [m for m in self.models if agrees(m)]
-        if not self.models:
-            raise Wrong("no possible world gives these answers")
 
     def _learn(self, program: Program, index: int, command: str, error: Any, result: Any) -> bool:
         if error is None:
@@ -846,7 +804,6 @@ class World:
                 self._pump()
         elif self._introduce(program, has_ring=has_ring):
             self.reached["early"] += 1
-            assert program.answers is not None
             error, _ = self._ask(program.answers, "mmap_status")
             if error is None:
                 program.map_status()
@@ -879,7 +836,6 @@ class World:
 
     def _hand_over(self, program: Program) -> bool:
         """Its ring alone."""
-        assert program.answers is not None
         assert program.ring is not None
         is_full = self._has_no_room_for(program, program.ring.size)
         before = list(map(duplicate, self.models))
@@ -898,7 +854,6 @@ class World:
     def _introduce(self, program: Program, *, has_ring: bool, ends: bool = False) -> bool:
         """Ring and registrations in one packet; nothing waits for an answer. ends: and the process does."""
         answers, pid = program.answers, program.pid
-        assert answers is not None
         assert program.ring is not None
         data, fds = b"", list[int]()
         stages: list[tuple[int, Callable[[Any, Model], object]]] = []
@@ -920,9 +875,7 @@ class World:
             if not ends:
                 found.update(answers.read_all())
             self._stages = []
-            self._is_one_of_these(
-                lambda m: all(change(found.get(number), m) for number, change in stages if number)
-            )
+            self._keep(lambda m: all(change(found.get(number), m) for number, change in stages if number))
 
         if ends:
             self._end_process(program)
@@ -954,7 +907,7 @@ class World:
 
     def _give_ring(self, program: Program) -> bool:
         """Whether it has one."""
-        if program.ring is not None or program.answers is None:
+        if program.ring is not None or not program.has_socket:
             return program.ring is not None
         size = DATA_RINGS[program.pid % 2]
         is_full = self._has_no_room_for(program, size)
@@ -996,15 +949,7 @@ class World:
             self._emit_some(program, event, number, how, pump=how % 16 > 7)
 
     def _emit_some(
-        self,
-        program: Program,
-        event: int,
-        number: int,
-        how: int,
-        *,
-        pump: bool,
-        text: bytes = b"ab",
-        stops: int = 0,
+        self, program: Program, event: int, number: int, how: int, *, pump: bool, **kind: Any
     ) -> None:
         if not program.commands or program.is_unknown:
             return
@@ -1015,7 +960,7 @@ class World:
             self.reached["a data ring skips"] += program.ring.has_skipped
             for _ in range(how // 8 % 32):  # to where it skips
                 program.ring.refuse(index, 60_000)
-        self._emit_records(program, index, program.commands[index], number, how, text, stops)
+        self._emit_records(program, index, program.commands[index], number, how, **kind)
         if pump:
             self._pump()
 
@@ -1045,7 +990,6 @@ class World:
             if not in_ring:
                 if self._live.gathering:
                     return
-                assert program.answers is not None
                 self._after = after = partial(_emit, program.pid, record, ring=False)
                 program.answers.send(msgpack.packb(index.to_bytes(4, "little") + data))
                 self._pump()
@@ -1257,7 +1201,7 @@ class World:
             self._ring(which)
             if name := self._event_in(event + which):
                 self._turn("", name, "enable", on=True)
-        programs = [p for p in self.programs if p.answers is not None and p.ring is not None]
+        programs = [p for p in self.programs if p.has_socket and p.ring is not None]
         for i in range(3):
             for program in programs:
                 self._emit_some(program, event, number + i, 8 * how + 2, pump=False)
@@ -1334,7 +1278,6 @@ class World:
         for place in sorted(program.words.wanted):
             self._register_word(program, place)
         if program.ring is not None:
-            assert program.answers is not None
             self._note_return(program)
             # Its records may be taken in, with those of others, before the answer.
             before = list(map(duplicate, self.models))
@@ -1370,7 +1313,6 @@ class World:
             for index, command in enumerate(program.commands):
                 self._do_register_early(program, index, program.refused.get(index, command))
             program.is_unknown = program.is_new = False
-            assert program.answers is not None
             if program.answers.ended:
                 self._abandon(program)
         if program in self.programs:
@@ -1387,7 +1329,7 @@ class World:
         if which is not None:
             if self.programs:
                 program = self.programs[which % len(self.programs)]
-                if which % 2 and program.answers is not None:
+                if which % 2 and program.has_socket:
                     self._emit_some(program, *numbers, pump=False)
                 self._end_program(program)
             return
@@ -1417,7 +1359,6 @@ class World:
         """Bytes that are no message end the connection, and no other."""
         program = self._pick(which)
         if program is not None and program.ring is None:
-            assert program.answers is not None
             program.answers.send(b"\xc1")
             self._after = lambda m: m.disconnected(program.pid)
             self._pump()
@@ -1517,9 +1458,7 @@ class World:
                 return
             _, values = self._ask(consumer.answers, "read", consumer.handle, 16)
             count, all_lost = struct.unpack("<QQ", values)
-            self.models = [m for m in self.models if m.readers[consumer.key].count == count]
-            if not self.models:
-                raise Wrong(f"perf counts {count}")
+            self._keep(lambda m: m.readers[consumer.key].count == count, f"perf counts {count}")
             if not isinstance(consumer.ring, PerfRing):
                 return
             numbers, is_full = consumer.ring.read()
@@ -1528,11 +1467,10 @@ class World:
         self.reached[f"{consumer.kind} read"] += bool(numbers)
         self.reached[f"{consumer.kind} lost"] += bool(lost)
         due = [m.readers[consumer.key].due for m in self.models]
-        self.models = [
-            m for m in self.models if m.readers[consumer.key].accepts(numbers, lost, is_full=is_full)
-        ]
-        if not self.models:
-            raise Wrong(f"a {consumer.kind} gets {numbers} and {lost} lost, must be {due}")
+        self._keep(
+            lambda m: m.readers[consumer.key].accepts(numbers, lost, is_full=is_full),
+            f"a {consumer.kind} gets {numbers} and {lost} lost, must be {due}",
+        )
         for m in self.models:
             m.readers[consumer.key].due.clear()
 
@@ -1587,7 +1525,6 @@ class World:
         words, place = program.words, place % EnableWords.NUMBER
         words.make()
         if place in words.registered:
-            assert program.answers is not None
             asked = words.asked(place, "disable")
             error, _ = self._ask(program.answers, "DIAG_IOCSUNREG", asked, fds=[words.fd])
             expect("error of unregistering", error, None)
@@ -1600,7 +1537,6 @@ class World:
             self._register_word(program, place)
 
     def _register_word(self, program: Program, place: int) -> None:
-        assert program.answers is not None
         words = program.words
         command = next(c for c in program.commands if c.split()[0] == words.wanted[place][0])
         is_full = program.uid != 0 and (
@@ -1635,7 +1571,6 @@ class World:
             self._come_back(program, damaged=True)
             self._gather()
         if program in self.programs:
-            assert program.answers is not None
             self._after = lambda m: m.disconnected(program.pid)
             self._pump()
             program.answers.read()
@@ -1688,7 +1623,7 @@ class World:
     def _emit_all(self, number: int) -> None:
         """A record of each event, by each program that can."""
         for program in self.programs:
-            if program.answers is not None and not program.is_unknown:
+            if program.has_socket and not program.is_unknown:
                 for index in range(len(program.commands)):
                     self._emit_some(program, index, number & ~7, 3, pump=True)
 
@@ -1705,7 +1640,6 @@ class World:
     def _delete(self, which: int, event: int, *_: int) -> None:
         program = self._pick(which)
         if program is not None:
-            assert program.answers is not None
             name = NAMES[event % len(NAMES)]
             error, _ = self._ask(program.answers, "DIAG_IOCSDEL", name)
             if error is None:
