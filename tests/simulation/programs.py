@@ -158,6 +158,10 @@ class Program:
         self.status = Shared(fd, writable=False)
         os.close(fd)
 
+    def all_commands(self) -> dict[int, str]:
+        """By write_index, with those that were refused."""
+        return dict(sorted({**dict(enumerate(self.commands)), **self.refused}.items()))
+
     def command(self, number: int) -> str | None:
         """One that is registered."""
         found = [command for command in self.commands if command != NO_EVENT]

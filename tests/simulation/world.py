@@ -280,11 +280,8 @@ class World:
         which."""
         before = self.models
         if self.machine.now >= self._grace_ends:
-            before = [*before, *map(duplicate, before), *map(duplicate, before)]
-            for i, model in enumerate(before[len(self.models) :]):
-                model.keeps = i < len(self.models)  # rings are forgotten before events
-                model.grace_over()
-                model.keeps = False
+            over = Model.grace_over  # rings are forgotten before events
+            before = [*before, *_changed(before, over, keeps=True), *_changed(before, over)]
         taken = self._taken_in(before)
         if self._stages:
             self.models = self._carried_out([*before, *taken])
@@ -299,15 +296,9 @@ class World:
         is_of_a_program = any(p.has_socket and p.answers is self._asked for p in self.programs)
         carried_out = [*before, *taken] if is_of_a_program or not taken else taken
         if self._after is not None and (answer is None or is_done):
-            done = list(map(duplicate, carried_out))
-            for model in done:
-                self._after(model)
+            done = _changed(carried_out, self._after)
             # An event that goes with it may not have gone yet, and then waits for its programs.
-            kept = list(map(duplicate, carried_out))
-            for model in kept:
-                model.keeps = True
-                self._after(model)
-                model.keeps = False
+            kept = _changed(carried_out, self._after, keeps=True)
             self.models += [*done, *kept, *self._taken_in(done if is_of_a_program else [])]
         elif is_done:
             self.models = carried_out
@@ -320,9 +311,7 @@ class World:
         done = sum(number in answers for number, _ in self._stages)
         found = [] if done else models
         for i, (_, change) in enumerate(self._stages, 1):
-            models = list(map(duplicate, models))
-            for model in models:
-                change(None, model)
+            models = _changed(models, partial(change, None))
             if i >= done:
                 found = [*found, *models, *self._taken_in(models)]
         self._stages, self._asked = [], None
@@ -333,16 +322,9 @@ class World:
         """The same worlds, with the records of rings if the daemon may have taken them in."""
         if self._live.gathering:
             return []
-        taken = list(map(duplicate, models))
         # Events of programs that have ended may not have gone yet.
-        kept = [duplicate(m) for m in models if any(p.ended for p in m.programs.values())]
-        for model in taken:
-            model.take_in()
-        for model in kept:
-            model.keeps = True
-            model.take_in()
-            model.keeps = False
-        return taken + kept
+        ended = [m for m in models if any(p.ended for p in m.programs.values())]
+        return _changed(models, Model.take_in) + _changed(ended, Model.take_in, keeps=True)
 
     def _die(self, falls: Iterable[Program] = ()) -> None:
         """falls: programs that end with it."""
@@ -487,12 +469,14 @@ class World:
         *params: Any,
         fds: Iterable[int] = (),
         cut: int = 0,
-        then: Callable[[Any], object] | None = None,
+        after: Callable[[Model], object] | None = None,
     ) -> Any:
-        """(error, result) of a request; `cut`: its bytes come in two pieces. then: called with the answer,
-        before rings are taken in."""
+        """(error, result) of a request; `cut`: its bytes come in two pieces. after: the change, if it succeeds;
+        False: that world would have refused it."""
         data = answers.request(method, *params)
         self._asked = answers
+        if after is not None:
+            self._after = after = partial(_and_forget, after)
         if cut:
             at = cut % len(data)
             answers.send(data[:at], list(fds))
@@ -503,18 +487,24 @@ class World:
             answers.send(data, list(fds))
         found: list[Any] = []
 
-        def read() -> None:
-            found.append(answers.read())
-            if then is not None:
-                then(found[0])
-
-        self._then = read
+        self._then = lambda: found.append(answers.read())
         self._pump()
         answer, self._asked = found[0], None
         if answer is None and not answers.ended:
             raise Wrong(f"{method} {params!r:.100} is not answered")
         self._note(f"  {method}: {answer!r}")
+        if after is not None:
+            self._after = None
+            if answer is not None and answer[0] is None:
+                self._keep(lambda m: after(m) is not False, f"{method} {params!r:.100} is accepted")
         return answer if answer is not None else (["ended"], None)
+
+    def _pump_to(self, after: Callable[[Model], object]) -> None:
+        """Take in what has this effect."""
+        self._after = after
+        self._pump()
+        self.each(after)
+        self._after = None
 
     def _gather(self) -> None:
         """Administrators wait until rings are back, or too late."""
@@ -536,11 +526,7 @@ class World:
         self._gather()
         if self.admin is None or self.admin.ended:
             self.admin = self._connect(self._live.tracefs, self._root)
-        self._after = after
-        error, result = self._ask(self.admin, method, *params)
-        if error is None and after is not None:
-            self.each(after)
-        self._after = None
+        error, result = self._ask(self.admin, method, *params, after=after)
         if error is not None:
             self.reached[f"{method} errno {error[0]}"] += 1
             return None
@@ -694,10 +680,7 @@ class World:
         if self._is_orphan(program):  # the daemon looks whether it lives
             self.machine.pass_time(LOOK_AGAIN_NS)
         self._end_process(program)
-        self._after = after = partial(self._gone, program.pid)
-        self._pump()
-        self.each(after)
-        self._after = None
+        self._pump_to(partial(self._gone, program.pid))
 
     def _is_orphan(self, program: Program) -> bool:
         return self.models[-1].programs[program.pid].orphan is not None
@@ -725,16 +708,16 @@ class World:
         if program.is_early and command not in program.commands:
             program.commands.append(NO_EVENT)
             program.indexes.append(0)
-            return self._do_register_early(program, len(program.commands) - 1, command)
-
-        def after(m: Model) -> bool:
-            return m.register(program.pid, name, fields)
-
-        self._after = after
-        error, result = self._ask(program.answers, "DIAG_IOCSREG", {"name_args": command}, cut=cut)
-        self._after = None
+            self._introduce(program, {len(program.commands) - 1: command}, ring=False)
+            return program.commands[-1] == command
+        error, result = self._ask(
+            program.answers,
+            "DIAG_IOCSREG",
+            {"name_args": command},
+            cut=cut,
+            after=lambda m: m.register(program.pid, name, fields),
+        )
         if error is None:
-            self._keep(after, f"{name} {fields} is accepted")
             if command not in program.commands:
                 program.commands.append(command)
                 program.indexes.append(0)
@@ -746,19 +729,6 @@ class World:
         if error[0] == errno.EADDRINUSE:
             self._keep(lambda m: m.fields.get(name, fields) != fields, f"{name} {fields} is refused: {error}")
         return False
-
-    def _do_register_early(self, program: Program, index: int, command: str) -> bool:
-        """With its write_index, which has no event if it is refused."""
-        program.refused[index] = command
-        self._after = partial(_registers, program.pid, index, command, None)
-        answer = self._ask(
-            program.answers,
-            "DIAG_IOCSREG",
-            {"name_args": command, "write_index": index},
-            then=lambda answer: self._keep(partial(_registers, program.pid, index, command, answer)),
-        )
-        self._after = None
-        return self._learn(program, index, command, *answer)
 
     def _learn(self, program: Program, index: int, command: str, error: Any, result: Any) -> bool:
         if error is None:
@@ -796,13 +766,14 @@ class World:
             self._end_program(program)
         elif ends:
             self.reached["early, and ends"] += 1
-            self._introduce(program, has_ring=has_ring, ends=True)
+            self._introduce(program, program.all_commands(), ring=not has_ring, ends=True)
         elif not has_ring and how % 3 == 1:
             self.reached["early, and waits"] += 1
-            if self._hand_over(program):
+            if self._introduce(program, {}):
                 self._emit_early(program, event, number >> 4)
                 self._pump()
-        elif self._introduce(program, has_ring=has_ring):
+        elif self._introduce(program, program.all_commands(), ring=not has_ring):
+            program.is_unknown = program.is_new = False
             self.reached["early"] += 1
             error, _ = self._ask(program.answers, "mmap_status")
             if error is None:
@@ -834,36 +805,28 @@ class World:
             index = (event + i) % len(program.commands)
             self._emit_records(program, index, program.refused[index], number >> i, 2 + number % 2)
 
-    def _hand_over(self, program: Program) -> bool:
-        """Its ring alone."""
-        assert program.ring is not None
-        is_full = self._has_no_room_for(program, program.ring.size)
-        before = list(map(duplicate, self.models))
-        for m in self.models:
-            _adopts(program.pid, None, m)
-        error, _ = self._ask(program.answers, "adopt_ring", {"early": 1}, fds=program.ring_fds)
-        if is_full:
-            expect("ring", error and error[0], errno.ENOMEM)
-        if error is None:
-            return True
-        self.models = before
-        self.reached[f"adopt errno {error[0]}"] += 1
-        self._abandon(program)
-        return False
-
-    def _introduce(self, program: Program, *, has_ring: bool, ends: bool = False) -> bool:
-        """Ring and registrations in one packet; nothing waits for an answer. ends: and the process does."""
+    def _introduce(
+        self,
+        program: Program,
+        commands: dict[int, str],
+        *,
+        ring: bool = True,
+        early: bool = True,
+        ends: bool = False,
+    ) -> bool:
+        """Its ring, and registrations with their write_index, in one packet; nothing waits for an answer. ends:
+        nor does the process. Whether the daemon has the ring; without it the program gives up."""
         answers, pid = program.answers, program.pid
         assert program.ring is not None
         data, fds = b"", list[int]()
         stages: list[tuple[int, Callable[[Any, Model], object]]] = []
-        is_full = not has_ring and self._has_no_room_for(program, program.ring.size)
-        if not has_ring:
-            data, fds = answers.request("adopt_ring", {"early": 1}), program.ring_fds
+        is_full = ring and self._has_no_room_for(program, program.ring.size)
+        if ring:
+            data, fds = answers.request("adopt_ring", {"early": 1} if early else {}), program.ring_fds
             refused = ([errno.ENOMEM], None) if is_full else None
-            stages.append((answers.msgid, lambda answer, m: _adopts(pid, answer or refused, m)))
-        commands = dict(sorted({**dict(enumerate(program.commands)), **program.refused}.items()))
+            stages.append((answers.msgid, lambda answer, m: _adopts(pid, early, answer or refused, m)))
         for index, command in commands.items():
+            program.refused[index] = command
             data += answers.request("DIAG_IOCSREG", {"name_args": command, "write_index": index})
             stages.append((answers.msgid, partial(_registers, pid, index, command)))
         if ends:
@@ -888,15 +851,14 @@ class World:
         if ends:
             self.each(partial(self._gone, pid))
             return False
-        adopted = found.get(stages[0][0], (["ended"], None))[0] if not has_ring else None
+        adopted = found.get(stages[0][0], (["ended"], None))[0] if ring else None
         if is_full:
             expect("ring", adopted and adopted[0], errno.ENOMEM)
         if adopted is not None or answers.ended:
             self.reached[f"adopt errno {adopted and adopted[0]}"] += 1
             self._abandon(program)
             return False
-        program.is_unknown = program.is_new = False
-        for (index, command), (number, _) in zip(commands.items(), stages[-len(commands) :], strict=True):
+        for (index, command), (number, _) in zip(commands.items(), stages[ring:], strict=True):
             self._learn(program, index, command, *found[number])
         return True
 
@@ -990,11 +952,8 @@ class World:
             if not in_ring:
                 if self._live.gathering:
                     return
-                self._after = after = partial(_emit, program.pid, record, ring=False)
                 program.answers.send(msgpack.packb(index.to_bytes(4, "little") + data))
-                self._pump()
-                self.each(after)
-                self._after = None
+                self._pump_to(partial(_emit, program.pid, record, ring=False))
             elif program.ring is not None and program.ring.write(
                 index, data, self.machine.now, program.pid, cpu, stops=stops
             ):
@@ -1047,23 +1006,18 @@ class World:
         file: str,
         text: str,
         change: Callable[[Instance], object],
-        *,
         truncate: bool = True,
     ) -> bool:
         """Write to a file of an instance."""
         name, at = self._place(where)
 
-        def after(m: Model) -> None:
-            change(m.instances[name])
-            m.forget_unused()
-
-        return self._write_file(at + file, text, after, truncate)
+        return self._write_file(at + file, text, lambda m: change(m.instances[name]), truncate)
 
     def _turn(self, where: int | str, name: str, kind: str, *, on: bool) -> bool:
         """Enable an event in an instance, or add a trigger; or the opposite."""
         file, text = ("trigger", "!" * (not on) + TRIGGERS[kind]) if kind in TRIGGERS else (kind, "01"[on])
         file = f"events/user_events/{name}/{file}"
-        return self._change(where, file, text, lambda i: i.turn(kind, name, on=on), truncate=kind == "enable")
+        return self._change(where, file, text, lambda i: i.turn(kind, name, on=on), kind == "enable")
 
     def _enable(self, where: int, event: int, on: int, *_: int) -> None:
         if name := self._event_in(event):
@@ -1128,13 +1082,8 @@ class World:
 
     def _rmdir(self, which: int, *_: int) -> None:
         name = INSTANCES[1 + which % 2]
-
-        def after(m: Model) -> None:
-            del m.instances[name]
-            m.forget_unused()
-
         if all(name in m.instances for m in self.models):
-            self._tree("rmdir", f"instances/{name}", after=after)
+            self._tree("rmdir", f"instances/{name}", after=lambda m: m.instances.__delitem__(name))
 
     def _clear(self, where: int, *_: int) -> None:
         self._change(where, "trace", "", Instance.clear)
@@ -1230,10 +1179,8 @@ class World:
         self._note_missing()
         self._live.close()
         self.daemon = None
-        for m in self.models if is_read else ():
-            m.keeps = True  # events of ended programs stay for a moment
-            m.take_in()
-            m.keeps = False
+        if is_read:  # events of ended programs stay for a moment
+            self.models = _changed(self.models, Model.take_in, keeps=True)
         self._consumers_end()
         self._connections_end()
         self._restarts += 1
@@ -1279,18 +1226,9 @@ class World:
             self._register_word(program, place)
         if program.ring is not None:
             self._note_return(program)
-            # Its records may be taken in, with those of others, before the answer.
-            before = list(map(duplicate, self.models))
-            for m in self.models:
-                m.programs[program.pid].adopted, m.programs[program.pid].orphan = True, None
-            error, _result = self._ask(program.answers, "adopt_ring", {}, fds=program.ring_fds)
-            if error is not None:
-                self.models = before
-                self.reached[f"adopt errno {error[0]}"] += 1
-                self._abandon(program)
-                return
-            program.is_new = False
-            self._pump()
+            if self._introduce(program, {}, early=False):
+                program.is_new = False
+                self._pump()
 
     def _note_return(self, program: Program) -> None:
         if program.is_new or self.machine.now > self._grace_ends - GRACE_NS + GATHER_NS:
@@ -1304,18 +1242,19 @@ class World:
         must_wait = self._live.gathering and self.machine.now < self._grace_ends - GRACE_NS + GATHER_NS - SEC
         self._note_return(program)
         program.is_unknown = True
+        commands = program.all_commands()
         if self.numbers % 2 == 0 and not self.disk.may_refuse:
-            self._introduce(program, has_ring=False)
-        elif self._hand_over(program):
+            self._introduce(program, commands)
+        elif self._introduce(program, {}):
             must_wait &= not program.is_new and any(c != NO_EVENT for c in program.commands)
             if must_wait and not self._live.gathering:
                 raise Wrong("rings are read before the last one has its events")
-            for index, command in enumerate(program.commands):
-                self._do_register_early(program, index, program.refused.get(index, command))
-            program.is_unknown = program.is_new = False
-            if program.answers.ended:
-                self._abandon(program)
+            for index, command in commands.items():
+                self._introduce(program, {index: command}, ring=False)
+                if program not in self.programs:
+                    return
         if program in self.programs:
+            program.is_unknown = program.is_new = False
             known = {command.split()[0] for command in program.commands}
             for place, (name, _) in sorted(program.words.wanted.items()):
                 if name in known:
@@ -1346,9 +1285,7 @@ class World:
         program = self._pick(which)
         if program is not None and program.ring is None:
             program.disconnect()
-            self._after = after = lambda m: m.disconnected(program.pid)
-            self._pump()
-            self.each(after)
+            self._pump_to(lambda m: m.disconnected(program.pid))
             expect("enable words without a connection", program.words.bits(), {})
 
     def _torn(self, which: int, at: int, *_: int) -> None:
@@ -1360,8 +1297,7 @@ class World:
         program = self._pick(which)
         if program is not None and program.ring is None:
             program.answers.send(b"\xc1")
-            self._after = lambda m: m.disconnected(program.pid)
-            self._pump()
+            self._pump_to(lambda m: m.disconnected(program.pid))
             program.answers.read()
             if not program.answers.ended:
                 raise Wrong("it listens to nonsense")
@@ -1385,7 +1321,6 @@ class World:
             answers.close()
             return
         made.name = name
-        self._after = after = lambda m: m.readers.__setitem__(made.key, Reader(made.kind, name))
         self.consumers.append(made)
         asked: tuple[Any, ...]
         if made.kind == "stream":
@@ -1398,13 +1333,12 @@ class World:
             ]
             sampled |= {"data_pages": 1} if sampled else {}
             asked = answers, "perf_event_open", {"name": full_name, "read_format": 0x10, **sampled}
-        error, result = self._ask(*asked)
-        self._after = None
+        after = lambda m: m.readers.__setitem__(made.key, Reader(made.kind, name))
+        error, result = self._ask(*asked, after=after)
         if error is not None:
             self.reached[f"attach errno {error[0]}"] += 1
             self._drop(made)
             return
-        self.each(after)
         self.reached[f"attach {made.kind}"] += 1
         if made.kind != "plugin":
             made.handle = result[b"handle"]
@@ -1492,11 +1426,7 @@ class World:
         consumer = self.consumers[which % len(self.consumers)]
         self._pump()  # its end is no operation, before which rings are read
 
-        def after(m: Model) -> None:
-            m.readers.pop(consumer.key, None)
-            m.forget_unused()
-
-        self._after = after
+        self._after = after = partial(_and_forget, lambda m: m.readers.pop(consumer.key, None))
         if consumer.kind == "plugin":
             self._ask(
                 consumer.answers, "write_file", PLUG_EVENTS, f"!user_events:{consumer.name}".encode(), False
@@ -1505,9 +1435,7 @@ class World:
         elif how % 2:
             self._ask(consumer.answers, "close", consumer.handle)
         self._drop(consumer)
-        self._pump()
-        self.each(after)
-        self._after = None
+        self._pump_to(after)
 
     def _flood(self, which: int, of: int, number: int, *_: int) -> None:
         """More than the ring of a consumer holds."""
@@ -1571,8 +1499,7 @@ class World:
             self._come_back(program, damaged=True)
             self._gather()
         if program in self.programs:
-            self._after = lambda m: m.disconnected(program.pid)
-            self._pump()
+            self._pump_to(lambda m: m.disconnected(program.pid))
             program.answers.read()
             if must_end:
                 expect(f"end of a ring, {kind}", program.answers.errno(), errno.EPROTO)
@@ -1646,11 +1573,12 @@ class World:
                 raise Wrong(f"{name} is deleted with {self.models[-1].status(name)}")
 
 
-def _adopts(pid: int, answer: Any, m: Model) -> bool:
+def _adopts(pid: int, early: bool, answer: Any, m: Model) -> bool:
     program = m.programs[pid]
-    program.connected, program.events = True, []
+    if early:
+        program.connected, program.events = True, []
     if answer is None or answer[0] is None:
-        program.adopted = program.early = True
+        program.adopted, program.early = True, early
         program.orphan = None
     else:
         program.adopted = program.orphan is not None
@@ -1664,6 +1592,23 @@ def _registers(pid: int, index: int, command: str, answer: Any, m: Model) -> boo
         return m.register(pid, name, fields, index) or answer is None
     m.have(pid, index, "")
     return answer[0][0] != errno.EADDRINUSE or m.fields.get(name, fields) != fields
+
+
+def _and_forget(change: Callable[[Model], object], model: Model) -> object:
+    """Events that nothing needs any more go with it."""
+    result = change(model)
+    model.forget_unused()
+    return result
+
+
+def _changed(models: list[Model], change: Callable[[Model], object], *, keeps: bool = False) -> list[Model]:
+    """The same worlds after it. keeps: events that go with it are still there."""
+    models = list(map(duplicate, models))
+    for model in models:
+        model.keeps = keeps
+        change(model)
+        model.keeps = False
+    return models
 
 
 def _different(models: list[Model]) -> list[Model]:
