@@ -42,6 +42,8 @@ class Answers:
         self.msgid = 0
         self.unpacker = msgpack.Unpacker(raw=True, strict_map_key=False)
         self.fds: list[int] = []
+        self.received = 0
+        """Bytes."""
         self.ended = False
         self.notices: list[Any] = []
 
@@ -78,6 +80,7 @@ class Answers:
                 self.ended = True
                 break
             self.fds += fds
+            self.received += len(data)
             self.ended = not data
             self.unpacker.feed(data)
             for message in self.unpacker:
@@ -159,7 +162,7 @@ class Program:
         os.close(fd)
 
     def all_commands(self) -> dict[int, str]:
-        """By write_index, with those that were refused."""
+        """By write_index, with refused ones."""
         return dict(sorted({**dict(enumerate(self.commands)), **self.refused}.items()))
 
     def command(self, number: int) -> str | None:

@@ -471,8 +471,8 @@ class World:
         cut: int = 0,
         after: Callable[[Model], object] | None = None,
     ) -> Any:
-        """(error, result) of a request; `cut`: its bytes come in two pieces. after: the change, if it succeeds;
-        False: that world would have refused it."""
+        """(error, result) of a request; `cut`: its bytes come in two pieces. after: the change, if it
+        succeeds; False: that world would have refused it."""
         data = answers.request(method, *params)
         self._asked = answers
         if after is not None:
@@ -540,14 +540,14 @@ class World:
         admin.send(b"".join(admin.request("read_file", path) for path in paths))
         found: Texts = {}
         while requests:
-            before = len(requests)
+            before = admin.received
             self._pump()
             for msgid, (error, result) in admin.read_all().items():
                 path = requests.pop(msgid)
                 expect(f"{path}: error", error, None)
                 found[path] = result
                 self._note(f"  {path}: {result!r}")
-            if len(requests) == before:
+            if admin.received == before:
                 raise Wrong(f"{list(requests.values())[:3]} are not answered")
         return found
 
@@ -814,8 +814,8 @@ class World:
         early: bool = True,
         ends: bool = False,
     ) -> bool:
-        """Its ring, and registrations with their write_index, in one packet; nothing waits for an answer. ends:
-        nor does the process. Whether the daemon has the ring; without it the program gives up."""
+        """Its ring, and registrations with their write_index, in one packet; nothing waits for an answer.
+        ends: nor does the process. Whether the daemon has the ring; without it the program gives up."""
         answers, pid = program.answers, program.pid
         assert program.ring is not None
         data, fds = b"", list[int]()
