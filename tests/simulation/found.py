@@ -151,4 +151,11 @@ FOUND: list[list[Step]] = [
         ("flood", 23647, 39493, 25970, 38687),
         ("flood", 44644, 33150, 31230, 18927),
     ],
+    # Events of a connection that a damaged ring has ended go after it: a kill between them.
+    [
+        ("early", 18220, 57936, 25165, 48857),
+        ("strike", 14845, 31542, 25391, 45526),
+        ("filter", 29853, 1488, 21739, 55153),
+        ("corrupt", 59234, 37854, 12597, 27490),
+    ],
 ]

@@ -206,8 +206,11 @@ class Instance(Part):
             self.hist[name] = Counter()
         else:
             found.add(name)
-            if kind == "snapper" and self.spare is None:
-                self.spare = []
+            if kind == "snapper":
+                self.make_spare()
+
+    def make_spare(self) -> None:
+        self.spare = [] if self.spare is None else self.spare
 
     def set_filter(self, name: str, k: int | None) -> None:
         self.filters.pop(name, None)

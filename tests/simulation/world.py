@@ -239,6 +239,11 @@ class World:
         if not self.models:
             raise Wrong(why)
 
+    def _learn_of(self, program: Program, **values: object) -> None:
+        """The same news of it in each possible world."""
+        for model in self.models:
+            vars(model.programs[program.pid]).update(values)
+
     # Daemons
 
     def _start(self) -> None:
@@ -249,7 +254,7 @@ class World:
             try:
                 self.daemon = Daemon(
                     DaemonOptions(plugins=[], buffer_size_kb=8),
-                    now_ns=self._now,
+                    now_ns=monotonic_ns,
                     status_path=self.folder / "user_events_status",
                     state_folder=self.folder,
                     store=self.store,
@@ -271,9 +276,6 @@ class World:
                 self.reached["no room for a start"] += 1
                 self.disk.full = False
         raise Wrong("no start")
-
-    def _now(self) -> int:
-        return monotonic_ns()
 
     def _killed_within(self) -> None:
         """The step's input was taken in or not, and then its operation carried out or not: an answer says
@@ -439,9 +441,9 @@ class World:
                 busy = True
             daemon.hand_on()
             due = daemon.next_deadline_ns()
-            if due is not None and due <= self._now():
+            if due is not None and due <= monotonic_ns():
                 was_gathering = daemon.gathering
-                daemon.on_time(self._now())
+                daemon.on_time(monotonic_ns())
                 busy |= was_gathering and not daemon.gathering  # its bell has rung
             if not busy:
                 break
@@ -509,18 +511,16 @@ class World:
     def _gather(self) -> None:
         """Administrators wait until rings are back, or too late."""
         awaited = any(not p.connected or not p.ring or p.is_unknown for p in self.programs)
-        if self._live.gathering and not awaited and not self._has_strangers:
-            self.reached["gathering ends with programs"] += 1
-            self.machine.pass_time(LOOK_AGAIN_NS)
-            self._pump()
+        ways = {"ends by time": GATHER_NS + HAND_OVER_NS}
+        if not awaited and not self._has_strangers:
+            ways = {"ends with programs": LOOK_AGAIN_NS} | ways
+        for way, ns in ways.items():
             if self._live.gathering:
-                raise Wrong("it waits for rings of programs that have ended")
-        if self._live.gathering:
-            self.reached["gathering ends by time"] += 1
-            self.machine.pass_time(GATHER_NS + HAND_OVER_NS)
-            self._pump()
-            if self._live.gathering:
-                raise Wrong("it waits for rings for ever")
+                self.reached[f"gathering {way}"] += 1
+                self.machine.pass_time(ns)
+                self._pump()
+                if self._live.gathering:
+                    raise Wrong(f"gathering rings never {way}")
 
     def _tree(self, method: str, *params: Any, after: Callable[[Model], object] | None = None) -> Any:
         self._gather()
@@ -653,11 +653,9 @@ class World:
         self._open(program)
 
     def _open(self, program: Program) -> bool:
-        is_full = self._of_user(program, lambda p: p.connected) >= MOST[Resource.CONNECTIONS]
-        program.answers = self._connect(self._live.data, program.pid, program.uid)
+        is_full = self._connect_program(program)
         error, _ = self._ask(program.answers, "mmap_status")
         if is_full:
-            self.reached["too many connections"] += 1
             expect("connection", error, ["ended"])
         expect("why it is refused", program.answers.errno(), errno.EMFILE if is_full else None)
         if error is not None:
@@ -665,6 +663,13 @@ class World:
             return False
         program.map_status()
         return True
+
+    def _connect_program(self, program: Program) -> bool:
+        """Whether its user has too many connections."""
+        is_full = self._of_user(program, lambda p: p.connected) >= MOST[Resource.CONNECTIONS]
+        self.reached["too many connections"] += is_full
+        program.answers = self._connect(self._live.data, program.pid, program.uid)
+        return is_full
 
     def _of_user(self, program: Program, number: Callable[[Program], int]) -> int:
         """The sum over the other programs of its user; 0 for root."""
@@ -677,13 +682,10 @@ class World:
         self._end_program(program)
 
     def _end_program(self, program: Program) -> None:
-        if self._is_orphan(program):  # the daemon looks whether it lives
+        if self.models[-1].programs[program.pid].orphan is not None:  # the daemon looks whether it lives
             self.machine.pass_time(LOOK_AGAIN_NS)
         self._end_process(program)
         self._pump_to(partial(self._gone, program.pid))
-
-    def _is_orphan(self, program: Program) -> bool:
-        return self.models[-1].programs[program.pid].orphan is not None
 
     def _end_process(self, program: Program) -> None:
         self.machine.processes.pop(program.pid, None)
@@ -752,17 +754,14 @@ class World:
         else:
             return
         ends = how % 3 == 0 and not self.disk.may_refuse and not (program.uid and self._live.gathering)
-        is_full = not has_ring and self._of_user(program, lambda p: p.connected) >= MOST[Resource.CONNECTIONS]
         if ends and how // 3 % 2:
             self.machine.processes.pop(program.pid)
             self._has_strangers = True
-            self.each(lambda m: setattr(m.programs[program.pid], "is_stranger", True))
-        if not has_ring:
-            program.answers = self._connect(self._live.data, program.pid, program.uid)
+            self._learn_of(program, is_stranger=True)
+        is_full = not has_ring and self._connect_program(program)
         if how // 6 % 4 == 0 and not self.disk.planned:
             self.disk.plan((KILL, TORN)[number % 2], number // 2 % 8)
         if is_full:
-            self.reached["too many connections"] += 1
             self._end_program(program)
         elif ends:
             self.reached["early, and ends"] += 1
@@ -885,8 +884,7 @@ class World:
         if error is None:
             program.map_ring()
             self._note_ring(program)
-            for m in self.models:
-                m.programs[program.pid].ring, m.programs[program.pid].adopted = [], True
+            self.each(lambda m: vars(m.programs[program.pid]).update(ring=[], adopted=True))
         else:
             self.reached[f"ring errno {error[0]}"] += 1
         return error is None
@@ -958,8 +956,8 @@ class World:
                 index, data, self.machine.now, program.pid, cpu, stops=stops
             ):
                 self.each(partial(_emit, program.pid, record, ring=True))
-                for m in self.models if stops else ():
-                    m.programs[program.pid].stopped = -n if stops == 2 else n
+                if stops:
+                    self._learn_of(program, stopped=-n if stops == 2 else n)
             else:
                 self.reached["data ring full"] += 1
 
@@ -985,7 +983,7 @@ class World:
     def _go_on(self, program: Program) -> None:
         if program.ring is not None:
             program.ring.commit()
-            self.each(lambda m: setattr(m.programs[program.pid], "stopped", 0))
+            self._learn_of(program, stopped=0)
 
     def _write(self, *_: int) -> None:
         self._pump()
@@ -1054,11 +1052,7 @@ class World:
         done = self._turn(inst, name, kind, on=not is_there)
         self._refused_hists += kind == "hist" and not done
         if kind == "snapper" and not done:  # the spare was made, and then there was no room for the rest
-            others = list(map(duplicate, self.models))
-            for m in others:
-                i = m.instances[inst]
-                i.spare = [] if i.spare is None else i.spare
-            self.models += others
+            self.models += _changed(self.models, lambda m: m.instances[inst].make_spare())
 
     def _switch(self, where: int, on: int, *_: int) -> None:
         turn = on % 3 > 0
@@ -1211,9 +1205,7 @@ class World:
         program.disconnect()
         if not self._open(program):
             return
-        for m in self.models:
-            m.programs[program.pid].connected = True
-            m.programs[program.pid].events = []
+        self.each(lambda m: vars(m.programs[program.pid]).update(connected=True, events=[]))
         if program.is_early:
             self._come_back_early(program)
             return
@@ -1297,7 +1289,8 @@ class World:
         program = self._pick(which)
         if program is not None and program.ring is None:
             program.answers.send(b"\xc1")
-            self._pump_to(lambda m: m.disconnected(program.pid))
+            self._after = lambda m: m.disconnected(program.pid)
+            self._pump()
             program.answers.read()
             if not program.answers.ended:
                 raise Wrong("it listens to nonsense")
@@ -1322,19 +1315,15 @@ class World:
             return
         made.name = name
         self.consumers.append(made)
-        asked: tuple[Any, ...]
-        if made.kind == "stream":
-            asked = answers, "stream_open", {"events": [full_name], "size": STREAM_RING}
-        elif made.kind == "plugin":
-            asked = answers, "write_file", PLUG_EVENTS, full_name.encode(), False
-        else:
-            sampled = {"perf": {"sample_period": 1}, "freq": {"sample_freq": 1 + event}, "count": {}}[
-                made.kind
-            ]
-            sampled |= {"data_pages": 1} if sampled else {}
-            asked = answers, "perf_event_open", {"name": full_name, "read_format": 0x10, **sampled}
+        asked: tuple[Any, ...] = "stream_open", {"events": [full_name], "size": STREAM_RING}
+        if made.kind == "plugin":
+            asked = "write_file", PLUG_EVENTS, full_name.encode(), False
+        elif made.kind != "stream":
+            of = {"perf": {"sample_period": 1, "data_pages": 1}, "count": {}}
+            sampled = of.get(made.kind, {"sample_freq": 1 + event, "data_pages": 1})
+            asked = "perf_event_open", {"name": full_name, "read_format": 0x10, **sampled}
         after = lambda m: m.readers.__setitem__(made.key, Reader(made.kind, name))
-        error, result = self._ask(*asked, after=after)
+        error, result = self._ask(answers, *asked, after=after)
         if error is not None:
             self.reached[f"attach errno {error[0]}"] += 1
             self._drop(made)
@@ -1499,7 +1488,8 @@ class World:
             self._come_back(program, damaged=True)
             self._gather()
         if program in self.programs:
-            self._pump_to(lambda m: m.disconnected(program.pid))
+            self._after = lambda m: m.disconnected(program.pid)
+            self._pump()
             program.answers.read()
             if must_end:
                 expect(f"end of a ring, {kind}", program.answers.errno(), errno.EPROTO)
