@@ -546,7 +546,7 @@ class DataConnection:
         index = self.index_table.append(event.tracepoint if event else None, wanted)
         if self._ring is not None:
             self._rings.grown(self._ring, [0] * (index - before) + [event.id if event else 0])
-            self._has_grown = self._ring.is_early
+            self._has_grown |= self._ring.is_early
         return index
 
     def _end_waits(self, write_index: int) -> None:
@@ -554,7 +554,8 @@ class DataConnection:
         if len(self.index_table) <= write_index < self._room:
             self._append(None, write_index)
         elif self._ring is not None:
-            self._ring.is_early = False
+            self._has_grown |= self._ring.is_early
+            self._rings.wait_no_more(self._ring)
 
     def _find_or_create(self, reg: messages.EventRegistration) -> tuple[CommandString, Event]:
         asked, peer = CommandString.parse(reg.name_args), self.peer

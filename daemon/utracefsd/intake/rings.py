@@ -333,6 +333,12 @@ class Rings:
         elif known.is_registered_in(len(ring.table)):
             self._wait_no_more([key])
 
+    def wait_no_more(self, ring: DataRing) -> None:
+        """An early ring will have no more events: its records do not wait for them, nor do other rings."""
+        ring.is_early = False
+        if (key := self._owned[ring].key) in self._awaited:
+            self._wait_no_more([key])
+
     def fileno(self) -> int:
         """Readable when a doorbell rang."""
         return self._epoll.fileno()

@@ -1,6 +1,7 @@
 """One data connection: each method with its errors, records, and errors that end the stream."""
 
 import errno
+import gc
 import mmap
 import os
 import struct
@@ -223,6 +224,33 @@ def test_a_user_has_so_many_registrations(table: EventTable, monkeypatch: pytest
     b.reg("new")
     b.connection.close(0)
     assert table.shares.total(Resource.REGISTRATIONS) == 0
+
+
+def test_an_early_ring_waits_for_no_event_beyond_the_users_share(
+    table: EventTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do other rings, after a restart."""
+    monkeypatch.setattr(data_connection, "REGISTRATIONS_AT_ONCE", 1)
+    table.shares.most[Resource.REGISTRATIONS] = 1
+    rings = Rings(2, FakeRingServices(shares=table.shares))
+    client = Client(table, PLAIN, rings=rings)
+    client.call("mmap_ring", {"size": 65536})
+    ring = client.connection._ring
+    assert ring is not None
+    ring.is_early = True
+    rings._awaited[ring.key()] = KnownRing(PLAIN.pid, 0, PLAIN.share, [1, 2])
+    producer = Producer(ring)
+    producer.emit(1, bytes(8), 1)
+    client.reg("x")
+    assert (rings.gathering, ring.pending_bytes > 0) == (True, True)
+    assert client.reg_fails({"name_args": "y", "write_index": 1}) == "EMFILE"
+    assert (rings.gathering, ring.pending_bytes) == (False, 0)
+    producer.close()
+    client.connection.close(0)
+    gc.collect()
+    rings.close()
+    for fd in client.fds:
+        os.close(fd)
 
 
 def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
