@@ -158,4 +158,11 @@ FOUND: list[list[Step]] = [
         ("filter", 29853, 1488, 21739, 55153),
         ("corrupt", 59234, 37854, 12597, 27490),
     ],
+    # A ring was waited for whose last registration its user's share refuses, and its records waited in it.
+    [
+        ("early", 19774, 64873, 57874, 3080),
+        ("strike", 7168, 21761, 46040, 6757),
+        ("early", 15211, 50656, 55046, 11456),
+        ("starve", 14370, 7324, 60481, 12696),
+    ],
 ]

@@ -21,6 +21,7 @@ import attrs
 
 import utracefsd.daemon
 from tests.simulation.rings import DATA_RINGS, DataRing
+from utracefsd.connections import data_connection
 from utracefsd.consumers.plugins import plugins
 from utracefsd.consumers.plugins.contract import Record as PluginRecord
 from utracefsd.intake import rings as intake_rings
@@ -33,10 +34,13 @@ CPUS = 2
 MOST = {
     Resource.CONNECTIONS: 2,
     Resource.RING_BYTES: DataRing.counted(max(DATA_RINGS)),
+    Resource.REGISTRATIONS: 4,
     Resource.ENABLERS: 2,
     Resource.ENABLER_PAGES: 1,
 }
 """Limits of each user but root, so small that programs reach them."""
+AT_ONCE = 2
+"""So many registrations are counted together."""
 FIRST_PID = 4_200_000
 """Above the largest pid of a machine."""
 
@@ -188,6 +192,7 @@ class Machine:
             (os.path, "exists", self.exists),
             (shares, "LIMITS", limits),
             (secrets, "token_hex", lambda size: "0" * 2 * size),
+            (data_connection, "REGISTRATIONS_AT_ONCE", AT_ONCE),
             (log_file, "PAGE", 256),
             (living, "_TOO_MUCH", 1),
             *((place, "FIRST_ROOM", 256) for place in (folder, living, log_file)),

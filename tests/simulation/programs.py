@@ -126,6 +126,8 @@ class Program:
         """Its ring contradicts itself."""
         self.words = EnableWords()
         self.ring_size = 0
+        self.indexed = self.room = 0
+        """Registrations of its connection, and how many are counted for its user."""
 
     @property
     def answers(self) -> Answers:
@@ -185,6 +187,7 @@ class Program:
         self.ring = DataRing(self.ring_fds[0])
 
     def disconnect(self) -> None:
+        self.indexed = self.room = 0
         self.words.registered.clear()
         if self._answers is not None:
             self._answers.close()

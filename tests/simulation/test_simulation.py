@@ -58,6 +58,7 @@ RARE = {
     "the rest of a stream",
     "too many connections",
     "too many enable words",
+    "too many registrations",
     "too many rings",
     "torn open",
     "torn pwrite",

@@ -29,7 +29,7 @@ from typing import Any
 import msgpack
 
 from tests.simulation.disk import FAIL, KILL, TORN, Disk, Killed
-from tests.simulation.machine import CPUS, MOST, Machine, Store
+from tests.simulation.machine import AT_ONCE, CPUS, MOST, Machine, Store
 from tests.simulation.model import (
     BUFFERS,
     HISTS,
@@ -712,6 +712,7 @@ class World:
             program.indexes.append(0)
             self._introduce(program, {len(program.commands) - 1: command}, ring=False)
             return program.commands[-1] == command
+        is_full = self._has_too_many(program, program.indexed)
         error, result = self._ask(
             program.answers,
             "DIAG_IOCSREG",
@@ -719,6 +720,7 @@ class World:
             cut=cut,
             after=lambda m: m.register(program.pid, name, fields),
         )
+        _expect_emfile(error, is_full)
         if error is None:
             if command not in program.commands:
                 program.commands.append(command)
@@ -726,11 +728,21 @@ class World:
             index = program.commands.index(command)
             program.indexes[index] = result[b"status_index"]
             expect("write_index", result[b"write_index"], index)
+            program.indexed = max(program.indexed, index + 1)
             return True
         self.reached[f"register errno {error[0]}"] += 1
         if error[0] == errno.EADDRINUSE:
             self._keep(lambda m: m.fields.get(name, fields) != fields, f"{name} {fields} is refused: {error}")
         return False
+
+    def _has_too_many(self, program: Program, index: int) -> bool:
+        """Whether its user's share refuses this registration; it is counted, whatever else becomes of it."""
+        more = max(0, -(-(index + 1 - program.room) // AT_ONCE) * AT_ONCE)
+        held = program.room + self._of_user(program, lambda p: p.room)
+        is_full = program.uid != 0 and more > 0 and held + more > MOST[Resource.REGISTRATIONS]
+        program.room += 0 if is_full else more
+        self.reached["too many registrations"] += is_full
+        return is_full
 
     def _learn(self, program: Program, index: int, command: str, error: Any, result: Any) -> bool:
         if error is None:
@@ -824,10 +836,14 @@ class World:
             data, fds = answers.request("adopt_ring", {"early": 1} if early else {}), program.ring_fds
             refused = ([errno.ENOMEM], None) if is_full else None
             stages.append((answers.msgid, lambda answer, m: _adopts(pid, early, answer or refused, m)))
+        full = {index: self._has_too_many(program, index) for index in commands}
         for index, command in commands.items():
             program.refused[index] = command
             data += answers.request("DIAG_IOCSREG", {"name_args": command, "write_index": index})
-            stages.append((answers.msgid, partial(_registers, pid, index, command)))
+            registers = partial(
+                _registers, pid, index, command, ([errno.EMFILE], None) if full[index] else None
+            )
+            stages.append((answers.msgid, registers))
         if ends:
             stages.append((0, lambda _, m: self._gone(pid, m)))
         answers.send(data, fds)
@@ -858,6 +874,9 @@ class World:
             self._abandon(program)
             return False
         for (index, command), (number, _) in zip(commands.items(), stages[ring:], strict=True):
+            _expect_emfile(found[number][0], full[index])
+            if not full[index]:
+                program.indexed = max(program.indexed, index + 1)
             self._learn(program, index, command, *found[number])
         return True
 
@@ -1462,8 +1481,10 @@ class World:
             or (self._of_user(program, lambda p: len(p.words.registered) > 0) > 0 and not words.registered)
         )
         asked = {"name_args": command} | words.asked(place, "enable")
+        has_too_many = self._has_too_many(program, program.indexed)
         error, _ = self._ask(program.answers, "DIAG_IOCSREG", asked, fds=[words.fd])
-        expect("error of a word", error and error[0], errno.ENOMEM if is_full else None)
+        wanted = errno.EMFILE if has_too_many else errno.ENOMEM if is_full else None
+        expect("error of a word", error and error[0], wanted)
         if error is None:
             words.registered.add(place)
             self.reached["enable word"] += 1
@@ -1575,8 +1596,13 @@ def _adopts(pid: int, early: bool, answer: Any, m: Model) -> bool:
     return True
 
 
-def _registers(pid: int, index: int, command: str, answer: Any, m: Model) -> bool:
-    """False: this world gives another answer. Without one it decides."""
+def _expect_emfile(error: Any, is_full: bool) -> None:
+    expect("EMFILE", (error or [0])[0] == errno.EMFILE, is_full)
+
+
+def _registers(pid: int, index: int, command: str, refused: Any, answer: Any, m: Model) -> bool:
+    """False: this world gives another answer. Without one it decides. refused: the answer that must come."""
+    answer = answer or refused
     name, fields = command.split(" ", 1)
     if answer is None or answer[0] is None:
         return m.register(pid, name, fields, index) or answer is None
