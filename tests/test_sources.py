@@ -251,6 +251,9 @@ WITHOUT_A_TEST = {
     "__main__": "two lines, run by the tests of processes",
     "utracefs.cli.record.options": "test_record.py has the options that exclude each other",
     "utracefs.producer.totals": "test_session.py has what cannot be changed",
+    "utracefsd.connections.connection_shares": "test_port.py, port/test_hostile.py",
+    "utracefsd.connections.fair_scheduler": "test_acceptor.py, port/test_hostile.py",
+    "utracefsd.consumers.ftrace.instance": "tests/simulation has instances beside each other",
 }
 """Sources without a test of their name, and why."""
 

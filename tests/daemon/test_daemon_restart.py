@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trio
 
 from tests.daemon.restarting import (
     ROOT,
@@ -30,61 +29,37 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.events.event import CommandString
-from utracefsd.server.serve import serve
 
 
 def test_triggers_are_as_before(folder: Path) -> None:
     """Their counts, and switches from within records, which are not in the log."""
     old = daemon_in(folder)
     first, second = register(old, b"first u32 n"), register(old, b"second u32 n")
-    old.instances.make(b"one")
     base = b"events/user_events/"
-    other = b"instances/one/"
-    for path, commands in (
-        (base + b"first/trigger", (b"traceoff:3 if n == 5", b"enable_event:user_events:second", b"snapshot")),
-        (base + b"second/trigger", (b"stacktrace:9",)),
-        (other + base + b"first/trigger", (b"traceoff", b"disable_event:user_events:first:7")),
+    for name, command in (
+        (b"first", b"traceoff:3 if n == 5"),
+        (b"first", b"enable_event:user_events:second"),
+        (b"second", b"stacktrace:9"),
+        (b"second", b"disable_event:user_events:first:7"),
     ):
-        for command in commands:
-            write(old, path, command + b"\n", truncate=False)
-    write(old, other + base + b"first/enable", b"1")
-    old.save()
-    for n in (4, 5):
-        emit(first, n)
-    emit(second, 6)
-    paths = [
-        b"tracing_on",
-        b"set_event",
-        b"snapshot",
-        *(base + name + file for name in (b"first", b"second") for file in (b"/trigger", b"/enable")),
+        write(old, base + name + b"/trigger", command + b"\n", truncate=False)
+    write(old, base + b"first/enable", b"1")
+    for event, n in ((first, 5), (second, 6)):
+        emit(event, n)
+    paths = [base + name + file for name in (b"first", b"second") for file in (b"/trigger", b"/enable")]
+    before = [read(old, path) for path in [*paths, b"tracing_on"]]
+    assert before == [
+        b"enable_event:user_events:second:unlimited\ntraceoff:count=2 if n == 5\n",
+        b"0*\n",
+        b"disable_event:user_events:first:count=6\nstacktrace:count=8\n",
+        b"1*\n",
+        b"0\n",
     ]
-    paths += [other + path for path in paths]
-    before = {path: read(old, path) for path in paths}
-    assert before[b"tracing_on"] == before[other + b"tracing_on"] == b"0\n"
-    assert before[base + b"second/enable"] == b"1*\n"
-    assert before[base + b"second/trigger"] == b"stacktrace:count=8\n"
-    assert before[other + base + b"first/enable"] == b"0*\n"
-    assert before[other + base + b"first/trigger"] == (
-        b"disable_event:user_events:first:count=6\ntraceoff:unlimited\n"
-    )
-    for death in range(3):
+    for death in range(2):
         die(old)
         old = daemon_in(folder)
-        assert {path: read(old, path) for path in paths} == before, death
-    again = old.table.by_id(second.id)
-    assert again is not None
-    emit(again, 7)
-    assert read(old, base + b"second/trigger") == b"stacktrace:count=7\n"
-    write(old, base + b"first/trigger", b"!traceoff\n", truncate=False)
-    write(old, base + b"first/trigger", b"!snapshot\n", truncate=False)
-    write(old, other + base + b"first/trigger", b"!disable_event:user_events:first\n", truncate=False)
-    write(old, other + base + b"first/trigger", b"!traceoff\n", truncate=False)
-    before = {path: read(old, path) for path in paths}
-    assert before[other + base + b"first/enable"] == b"0\n"
-    die(old)
-    new = daemon_in(folder)
-    assert {path: read(new, path) for path in paths} == before
-    finish(new)
+        assert [read(old, path) for path in [*paths, b"tracing_on"]] == before, death
+    finish(old)
 
 
 def test_a_trigger_that_cannot_be_restored_is_said(folder: Path, log: pytest.LogCaptureFixture) -> None:
@@ -282,17 +257,6 @@ def test_two_hundred_instances_are_written_only_where_something_changed(folder: 
     finish(new)
 
 
-def test_without_anything_to_wait_for_there_is_no_timer(folder: Path) -> None:
-    old = daemon_in(folder)
-    old.table.register(CommandString.parse(b"kept"), REG_PERSIST, privileged=True)
-    old.save()
-    die(old)
-    new = daemon_in(folder)
-    assert new.next_deadline_ns() is None
-    assert len(new.table) == 1
-    finish(new)
-
-
 def test_a_smaller_status_file_gives_other_indexes(folder: Path) -> None:
     old = daemon_in(folder, status_pages=2)
     for n in range(4100):
@@ -344,26 +308,6 @@ def test_no_memory_to_map_what_must_be_there(
         daemon_in(folder)
     assert failure.value.text == f"{folder}/{name.lower()} cannot be made: Cannot allocate memory"
     assert not (folder / "user_events_status").exists()
-
-
-async def test_the_edge_keeps_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a real server: the next one finds the kept events, and releases them in time, with nothing else to
-    do."""
-    monkeypatch.setattr("utracefsd.daemon.GRACE_NS", 50_000_000)
-    async with trio.open_nursery() as nursery:
-        serving = await nursery.start(serve, tmp_path / "d")
-        register(serving.daemon, b"a")
-        serving.daemon.hand_on()
-        nursery.cancel_scope.cancel()
-    async with trio.open_nursery() as nursery:
-        serving = await nursery.start(serve, tmp_path / "d")
-        assert len(serving.daemon.table) == 1
-        with trio.fail_after(60):
-            while len(serving.daemon.table):
-                await trio.sleep(0.01)
-        serving.daemon.remove_state = True
-        nursery.cancel_scope.cancel()
-    assert not serving.runtime.status_folder.exists()
 
 
 def test_filters_are_as_before(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A `sync` that waits for rings of the previous daemon, from peers that send no more after it."""
+"""Programs with data rings at a whole daemon, which end while it waits for the rings of the previous one."""
 
 from __future__ import annotations
 
@@ -129,18 +129,6 @@ def test_a_reconnected_program_has_a_second_to_hand_over_its_ring(folder: Path, 
     finish(daemon)
 
 
-def test_a_peer_that_stops_sending_gets_its_delayed_answer(program: Program, clock: Clock) -> None:
-    program.send("sync")
-    program.sock.shutdown(socket.SHUT_WR)
-    assert program.heard() == []
-    assert program.is_idle(), "its end is not reported again and again"
-    assert b" a: n=0x7" not in read(program.daemon, b"trace")
-    pass_time(program, clock)
-    assert program.heard() == [[1, 1, None, None], None]
-    assert b" a: n=0x7" in read(program.daemon, b"trace")
-    assert len(program.daemon.data) == 0
-
-
 def test_a_peer_that_stops_sending_and_then_ends(program: Program, clock: Clock) -> None:
     program.send("sync")
     program.sock.shutdown(socket.SHUT_WR)
@@ -161,3 +149,20 @@ def test_ended_processes_are_released(program: Program, clock: Clock) -> None:
     assert len(program.daemon.data) == 0
     pass_time(program, clock)
     assert b" a: n=0x7" in read(program.daemon, b"trace")
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_writer_is_known_when_a_record_was_taken_in(folder: Path, ends: bool) -> None:
+    """A busy daemon finds the records and the end of their program in one step, and calls it in that, too."""
+    daemon = daemon_in(folder)
+    daemon.comms.want_tgids(daemon, True)
+    program = Program(daemon)
+    write(daemon, b"events/enable", b"1")
+    program.producer.emit(0, struct.pack("<I", 8), 2, tid=os.getpid())
+    if ends:
+        program.sock.close()
+    daemon.take_in_all()
+    assert daemon.comms.saved_tgids_text() == b"%d %d\n" % (os.getpid(), os.getpid())
+    program.sock.close()
+    program.producer.close()
+    finish(daemon)

@@ -158,16 +158,6 @@ def judge_order(lines: Iterable[Line], late: Counter[int] | None = None) -> list
     return faults[:5] + [f"{event}/{who}: {n} times back in all" for (event, who), n in back.items() if n]
 
 
-def judge_stats(text: bytes, event: str) -> list[str]:
-    """`stats` of an event with one consumer: the numbers add up."""
-    emitted, consumers = stats_of(text)
-    return [
-        f"{event}: emitted {emitted}, {name}: {numbers}, in all {sum(numbers)}"
-        for name, numbers in consumers.items()
-        if sum(numbers) != emitted
-    ]
-
-
 def stats_of(text: bytes) -> tuple[int, dict[str, tuple[int, int, int]]]:
     """(emitted, consumer to (recorded, filtered, lost)) of an event's `stats`."""
     emitted = re.match(rb"emitted: (\d+)\n", text)

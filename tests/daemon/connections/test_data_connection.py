@@ -21,12 +21,10 @@ from tests.daemon.connections.program import (
     flush,
     listen,
     record,
-    word,
 )
 from tests.daemon.intake.producing import Producer
 from tests.daemon.record_path import Collecting
 from utracefs_protocol.connection import (
-    encode_notification,
     encode_response,
 )
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
@@ -51,14 +49,6 @@ def test_register(client: Client, table: EventTable) -> None:
     assert client.reg("test u32 a;") == {"status_index": 1, "write_index": 0, "id": 20, "size": 4}
     assert table.get(b"user_events", b"test").references == 1  # type: ignore[union-attr]
     assert [event.name for event in client.connection._write_index_of] == [b"test", b"other"]
-
-
-def test_each_connection_has_indexes_of_its_own(table: EventTable) -> None:
-    a, b = Client(table), Client(table)
-    assert [a.reg(name)["write_index"] for name in ("x", "y", "z")] == [0, 1, 2]
-    assert [b.reg(name)["write_index"] for name in ("z", "y")] == [0, 1]
-    a.connection.close(0)
-    b.connection.close(0)
 
 
 @pytest.mark.parametrize("flags", [0, REG_MULTI_FORMAT])
@@ -103,35 +93,6 @@ def test_unknown_flags_of_a_registration(client: Client, table: EventTable) -> N
     assert table.events()[0].persistent
 
 
-@pytest.mark.parametrize(
-    ("size", "addr", "bit", "number"),
-    [
-        (4, 2, 0, "EINVAL"),
-        (4, PAGE, 0, "EFAULT"),
-        (8, (1 << 64) - 8, 0, "EFAULT"),
-    ],
-)
-def test_where_the_bit_is(
-    client: Client, table: EventTable, memory: int, size: int, addr: int, bit: int, number: str
-) -> None:
-    reg = {
-        "name_args": "bad:name",
-        "enable_fd": 0,
-        "enable_size": size,
-        "enable_addr": addr,
-        "enable_bit": bit,
-    }
-    assert client.reg_fails(reg, memory) == number
-    assert len(table) == 0
-
-
-def test_the_bit_is_taken_before_the_string_is_looked_at(client: Client, memory: int) -> None:
-    client.reg("t", memory, **enabler())
-    assert client.reg_fails({"name_args": "bad:name", **enabler()}, memory) == "EADDRINUSE"
-    assert client.reg_fails({"name_args": "n" * 600, **enabler()}, memory) == "EADDRINUSE"
-    assert client.reg("t", memory, **enabler(bit=1))["write_index"] == 0
-
-
 def test_the_string(table: EventTable, memory: int) -> None:
     plain = Client(table, PLAIN)
     assert plain.reg_fails({"name_args": "n" * 512}) == "EINVAL"
@@ -161,42 +122,7 @@ def test_events_of_a_user_are_counted(table: EventTable) -> None:
     root.connection.close(0)
 
 
-def test_a_word_that_cannot_be_written(client: Client, table: EventTable, memory: int) -> None:
-    readonly = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY)
-    assert client.reg_fails({"name_args": "t", **enabler()}, readonly) == "ENOMEM"
-    os.close(readonly)
-    (event,) = table.events()
-    assert event.references == 1, "the file keeps the event, as in the kernel"
-    assert client.reg("other")["write_index"] == 1
-    assert client.reg("t")["write_index"] == 0
-
-
-def test_the_bit_is_written_before_the_reply(client: Client, table: EventTable, memory: int) -> None:
-    client.reg("t", memory, **enabler(bit=3))
-    assert word(memory) == 0
-    listen(table, b"t")
-    assert word(memory) == 8
-    client.reg("t", memory, **enabler(addr=4, bit=31))
-    assert word(memory, 4) == 1 << 31
-
-
 # DIAG_IOCSDEL, DIAG_IOCSUNREG, DIAG_IOCQLOCOFFSET, mmap_status
-
-
-def test_delete(client: Client, table: EventTable) -> None:
-    client.reg("kept", flags=1)
-    assert client.fails("DIAG_IOCSDEL", "kept") == "EBUSY"
-    client.connection.close(0)
-    again = Client(table)
-    plain = Client(table, PLAIN)
-    assert plain.fails("DIAG_IOCSDEL", "kept") == "EPERM"
-    assert again.call("DIAG_IOCSDEL", b"kept") is None
-    assert again.fails("DIAG_IOCSDEL", "kept") == "ENOENT"
-    assert again.fails("DIAG_IOCSDEL", "n" * 512) == "EINVAL"
-    for params in ([], [5], [None], ["a", "b"]):
-        assert again.fails("DIAG_IOCSDEL", *params) == "EINVAL"
-    again.connection.close(0)
-    plain.connection.close(0)
 
 
 @pytest.mark.parametrize("peer", [ROOT, PLAIN])
@@ -298,58 +224,6 @@ def test_no_descriptor_for_a_ring(table: EventTable, left: int, monkeypatch: pyt
         os.close(fd)
 
 
-def test_unregister(client: Client, table: EventTable, memory: int) -> None:
-    client.reg("t", memory, **enabler(bit=1))
-    (event,) = table.events()
-    listen(table, b"t")
-    assert (event.references, word(memory)) == (3, 2)
-    unreg = {"disable_fd": 0, "disable_addr": 0, "disable_bit": 1}
-    assert client.call("DIAG_IOCSUNREG", unreg, fds=(memory,)) is None
-    assert (event.references, word(memory)) == (2, 0)
-    assert client.fails("DIAG_IOCSUNREG", unreg, fds=(memory,)) == "ENOENT"
-    assert client.call("write", struct.pack("<i", 0)) == 4, "the write index stays valid"
-
-
-@pytest.mark.parametrize(
-    ("unreg", "number"),
-    [
-        ({"newer": 1}, "E2BIG"),
-        ({}, "ENOENT"),
-        ({"disable_fd": 1}, "EINVAL"),
-    ],
-)
-def test_unregistering_what_is_not_there_or_not_understood(
-    client: Client, memory: int, unreg: dict[str, Any], number: str
-) -> None:
-    whole = {"disable_fd": 0, "disable_addr": 0, "disable_bit": 0, **unreg}
-    assert client.fails("DIAG_IOCSUNREG", whole, fds=(memory,)) == number
-
-
-def test_another_bit(client: Client, memory: int) -> None:
-    client.reg("t", memory, **enabler(bit=1))
-    unreg = {"disable_fd": 0, "disable_addr": 0, "disable_bit": 2}
-    assert client.fails("DIAG_IOCSUNREG", unreg, fds=(memory,)) == "ENOENT"
-    assert client.fails("DIAG_IOCSUNREG", {**unreg, "disable_addr": 4}, fds=(memory,)) == "ENOENT"
-
-
-def test_any_connection_unregisters_with_any_descriptor(table: EventTable, memory: int) -> None:
-    a, b = Client(table), Client(table, PLAIN)
-    a.reg("t", memory, **enabler())
-    readonly = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY)
-    assert (
-        b.call("DIAG_IOCSUNREG", {"disable_fd": 0, "disable_addr": 0, "disable_bit": 0}, fds=(readonly,))
-        is None
-    )
-    os.close(readonly)
-    a.connection.close(0)
-    b.connection.close(0)
-
-
-def test_query_loc_offset(client: Client) -> None:
-    assert client.call("DIAG_IOCQLOCOFFSET") == 8
-    assert client.fails("DIAG_IOCQLOCOFFSET", 1) == "EINVAL"
-
-
 def test_a_wanted_write_index(client: Client) -> None:
     assert client.reg("first", write_index=0)["write_index"] == 0
     assert client.reg("third", write_index=2)["write_index"] == 2
@@ -372,62 +246,6 @@ def test_mmap_status(client: Client, table: EventTable) -> None:
 
 
 # Records
-
-
-def test_acknowledged_writes(client: Client, table: EventTable) -> None:
-    client.reg("t u32 a; u32 b")
-    client.reg("s u32 a; __rel_loc char[] s")
-    good = struct.pack("<iII", 0, 1, 2)
-    assert client.fails("write", good) == "EBADF"
-    assert client.fails("write", good[:8]) == "EINVAL"
-    payloads = listen(table, b"t")
-    listen(table, b"s")
-    assert client.call("write", good) == 12
-    assert client.call("write", good + b"more") == 16
-    assert client.call("write", good + bytes(60000)) == 60012
-    for data in (b"", b"\0", b"\0\0\0"):
-        assert client.fails("write", data) == "EFAULT"
-    assert client.fails("write", struct.pack("<i", -1) + bytes(8)) == "EINVAL"
-    assert client.fails("write", struct.pack("<i", 2) + bytes(8)) == "ENOENT"
-    assert client.fails("write", struct.pack("<i", 2147483647)) == "ENOENT"
-    assert client.fails("write", struct.pack("<iIHH", 1, 1, 0, 5) + b"hello") == "EFAULT"
-    assert client.fails("write", struct.pack("<iIHH", 1, 1, 0, 7) + b"hello\0") == "EFAULT"
-    for params in ([], ["text"], [5], [None], [b"", b""]):
-        assert client.fails("write", *params) == "EINVAL"
-    flush(table)
-    assert payloads[:2] == [good[4:], good[4:] + b"more"]
-    assert client.notifications == []
-
-
-def test_nothing_registered_on_this_connection(table: EventTable) -> None:
-    a, b = Client(table), Client(table)
-    a.reg("t")
-    assert b.fails("write", struct.pack("<i", 0)) == "ENOENT"
-    a.connection.close(0)
-    b.connection.close(0)
-
-
-def test_bare_records_and_sync(client: Client, table: EventTable) -> None:
-    """A record may use the index of a registration in the same packet."""
-    client.reg("t u32 a")
-    payloads = listen(table, b"t")
-    packet = client.request("DIAG_IOCSREG", {"name_args": "later"})
-    packet += record(0, b"1111") + record(0, b"2222") + client.request("sync") + record(0, b"3333")
-    register, sync = client.send(packet)
-    assert (register.error, sync.error, sync.result) == (None, None, None)
-    flush(table)
-    assert payloads == [b"1111", b"2222", b"3333"]
-    assert client.fails("sync", 1) == "EINVAL"
-
-
-def test_sync_flushes_what_waits_in_batches(table: EventTable) -> None:
-    flushed: list[None] = []
-    client = Client(table, hand_over=lambda: flushed.append(None))
-    client.send(record(0))
-    assert flushed == []
-    client.call("sync")
-    assert len(flushed) == 1
-    client.connection.close(0)
 
 
 def test_refused_records_are_counted_and_reported_once_a_second(client: Client, table: EventTable) -> None:
@@ -475,12 +293,6 @@ def test_invented_indexes_do_not_fill_memory(client: Client) -> None:
 def test_unknown_methods(client: Client) -> None:
     for method in ("", "nonsense", "diag_iocsreg", "read_file", "__init__", "close", "x" * 1000):
         assert client.fails(method, 1) == "ENOSYS"
-    client.reg("t")
-
-
-def test_notifications_mean_nothing(client: Client, table: EventTable) -> None:
-    assert client.send(encode_notification("DIAG_IOCSREG", [{"name_args": "t"}])) == []
-    assert len(table) == 0
     client.reg("t")
 
 
@@ -575,17 +387,3 @@ class TestTimeOfRecords:
         (answer,) = client.take(turns)
         probe.flush()
         assert (answer.error, [each[0] for each in seen]) == (None, [5_000])
-
-    def test_an_acknowledged_write_waits_as_well(self, table: EventTable) -> None:
-        times: list[int | None] = [None]
-        client = Client(table, time_of_records=lambda packet_ns: times[0])
-        client.call("DIAG_IOCSREG", {"name_args": "waits u32 n"})
-        table.register(CommandString.parse(b"waits u32 n"), 0, privileged=True).tracepoint.attach(
-            Collecting("test", lambda records: None)
-        )
-        turns = client.connection.receive(client.request("write", struct.pack("<iI", 0, 7)), [], 0)
-        assert [next(turns) for _ in range(3)] == [None] * 3
-        assert client.connection.is_blocked
-        times[0] = 5_000
-        (answer,) = client.take(turns)
-        assert (answer.error, answer.result) == (None, 8)

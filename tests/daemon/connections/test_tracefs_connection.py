@@ -417,3 +417,45 @@ def test_descriptors_that_no_request_takes_are_closed(talk: Talk) -> None:
     deadline = time.monotonic() + 60
     while os.path.exists(f"/proc/self/fd/{fd}"):
         assert time.monotonic() < deadline
+
+
+class FakeChange:
+    """A change elsewhere, for which the response of its operation waits."""
+
+    deadline_ns = 100
+    done = forgotten = False
+
+    def give_up(self, now_ns: int) -> None:
+        self.done = True
+
+    def forget(self) -> None:
+        self.forgotten = True
+
+
+class TestDelayed:
+    @pytest.mark.parametrize("number", [300, 2000])
+    def test_a_tool_may_send_as_many_as_it_likes(self, talk: Talk, number: int) -> None:
+        """Unlike reads that wait for data, these have an end: no connection is closed for them."""
+        talk.services.next_changes += [FakeChange() for _ in range(number)]
+        for _ in range(number):
+            assert talk.ask("write_file", "enable", b"1", True) == []
+        replies = [msgpack.unpackb(reply.data) for reply in talk.connection.speak(100)]
+        assert [msgid for _, msgid, *_ in replies] == list(range(1, number + 1))
+        assert not talk.connection.closing
+
+    def test_what_was_no_operation_changes_nothing(self, talk: Talk) -> None:
+        """Otherwise it would wait for changes of others."""
+        talk.services.next_changes.append(FakeChange())
+        talk.fails(errno.ENOSYS, "nonsense")
+        assert "take" not in talk.services.steps
+
+    def test_the_end_of_the_connection_leaves_nothing(self, talk: Talk) -> None:
+        before = set(os.listdir("/proc/self/fd"))
+        changes = [FakeChange(), FakeChange()]
+        talk.services.next_changes += changes
+        talk.ask("write_file", "enable", b"1", True)
+        talk.ask("perf_event_open", {"name": "x", "data_pages": 1, "sample_period": 1})
+        talk.connection.close(0)
+        assert all(change.forgotten for change in changes)
+        assert set(os.listdir("/proc/self/fd")) == before
+        assert talk.connection.next_timer_ns() is None

@@ -78,31 +78,6 @@ def test_a_buffer_that_leaves_for_memory(tmp_path: Path, log: pytest.LogCaptureF
     assert log.text.count("has too little room") == 1
 
 
-def test_what_is_removed_when(tmp_path: Path) -> None:
-    def fill() -> None:
-        for name in ("state", "state.new", "journal", "user_events_status"):
-            (tmp_path / name).touch()
-        for name in ("buffer.0.1", "buffer.0.2", "buffer.3.1", "buffer.7", "set-aside"):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / "cpu0").touch()
-
-    state = StateFolder(tmp_path)
-    fill()
-    state.buffers_of(0).switch_to(str(tmp_path / "buffer.0.2"))
-    state.remove_unused_buffers()
-    assert [name for name in names(tmp_path) if name.startswith("buffer")] == ["buffer.0.2"]
-    fill()
-    StateFolder(tmp_path).remove_former_state()
-    assert names(tmp_path) == ["journal", "state.new", "user_events_status"]
-    fill()
-    state.set_aside("it is old")
-    assert names(tmp_path) == ["journal", "set-aside", "state.new", "user_events_status"]
-    assert names(tmp_path / "set-aside") == ["buffer.0.1", "buffer.0.2", "buffer.3.1", "buffer.7", "state"]
-    fill()
-    state.remove_everything()
-    assert names(tmp_path) == ["user_events_status"]
-
-
 def test_the_state_of_an_older_version_is_set_aside(folder: Path, log: pytest.LogCaptureFixture) -> None:
     """With its ring buffer, whose folder had another name."""
     (folder / "state").write_bytes(packed([MAGIC, 1, "buffer.1"], EVENT, ["on", 1039]))
@@ -112,41 +87,6 @@ def test_the_state_of_an_older_version_is_set_aside(folder: Path, log: pytest.Lo
     assert len(daemon.table) == 0
     assert names(folder / "set-aside") == ["buffer.1", "state"]
     finish(daemon)
-
-
-def test_another_sub_buffer_size_is_taken_over(folder: Path) -> None:
-    old = daemon_in(folder)
-    event = register(old, b"a u32 n")
-    write(old, b"events/enable", b"1")
-    write(old, b"buffer_subbuf_size_kb", b"8")
-    emit(event, 5)
-    assert [path.name for path in folder.glob("buffer.*")] == ["buffer.0.2"]
-    die(old)
-    new = daemon_in(folder)
-    assert new.instances.top.buffer.subbuf_size == 8192
-    assert b"n=0x5" in read(new, b"trace")
-    finish(new)
-
-
-@pytest.mark.parametrize("logged", [False, True])
-def test_death_while_the_buffer_is_replaced(folder: Path, logged: bool) -> None:
-    """Before the log has it the old buffer is used, afterwards the new one; the other is removed."""
-    old = daemon_in(folder)
-    event = register(old, b"a u32 n")
-    write(old, b"events/enable", b"1")
-    emit(event, 5)
-    assert old.state is not None
-    old.state.folder.buffers_of(0).remove_others = lambda: None  # type: ignore[method-assign]
-    if not logged:
-        old.state.folder.on_buffer_moved = lambda number: None
-    old.instances.top.store.set_subbuf_size(8)
-    assert len(list(folder.glob("buffer.*"))) == 2
-    die(old)
-    new = daemon_in(folder)
-    assert new.instances.top.buffer.subbuf_size == (8192 if logged else 4096)
-    assert (b"n=0x5" in read(new, b"trace")) != logged
-    assert len(list(folder.glob("buffer.*"))) == 1
-    finish(new)
 
 
 def test_files_are_ours_alone(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +25,6 @@ from tests.left_over import descriptors, descriptors_since
 from utracefs_protocol.errors import TraceError
 from utracefsd.daemon import Daemon
 from utracefsd.events.event import Emitted
-from utracefsd.intake._index_table import IndexTable
-from utracefsd.machine import disk
 from utracefsd.state.log import parse_log
 from utracefsd.state.log_file import LogFile
 
@@ -93,30 +90,6 @@ def test_nothing_is_written_when_nothing_changes(folder: Path) -> None:
 
 LONG = b" || ".join(b"n == %d" % n for n in range(300))
 FULL = "free some, or mount a larger one"
-BEHIND = "had no room to write down"
-
-
-def test_a_full_dev_shm_costs_nothing(folder: Path, room: Callable[..., None]) -> None:
-    """Lines that fit into the log's reserved space need no new space, in this daemon and in the next ones."""
-    daemon = daemon_in(folder)
-    event = register(daemon, b"a u32 n")
-    write(daemon, b"events/enable", b"1")
-    emit(event, 7)
-    room(0, of="/state")
-    for n in range(200):
-        register(daemon, b"e%d u32 n" % n)
-        daemon.save()
-    for n in range(5000):
-        write(daemon, b"events/user_events/e1/enable", b"%d" % (n % 2))
-    for number in range(3):
-        die(daemon)
-        daemon = daemon_in(folder)
-        assert len(daemon.table) == 201
-        assert sorted(read(daemon, b"set_event").split()) == [b"user_events:a", b"user_events:e1"]
-        assert read(daemon, b"trace").count(b"n=0x7") == 1
-        write(daemon, b"buffer_percent", b"%d" % number)
-    assert not (folder / "set-aside").exists()
-    finish(daemon)
 
 
 def test_the_last_event_that_there_is_room_for(folder: Path, room: Callable[..., None]) -> None:
@@ -156,60 +129,6 @@ def fill_up(daemon: Daemon) -> int:
         if daemon.state.behind:
             return n + 1
     raise AssertionError
-
-
-def test_when_all_room_is_used(
-    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
-) -> None:
-    """Existing things stay, unwritten changes are undone, and nothing is made that would change a meaning."""
-    daemon = daemon_in(folder)
-    room(0, of="/state")
-    event = register(daemon, b"a u32 n")
-    write(daemon, b"events/enable", b"1")
-    number = fill_up(daemon)
-    emit(event, 7)
-    before = logged(folder)
-    for _ in range(300):
-        write(daemon, b"events/user_events/e1/enable", b"1")
-        write(daemon, b"tracing_on", b"0")
-        write(daemon, b"tracing_on", b"1")
-    write(daemon, b"buffer_percent", b"77")
-    for command in (b"new u32 n", b"e0 u32 n"):
-        if command == b"new u32 n":
-            with pytest.raises(TraceError, match=FULL):
-                register(daemon, command)
-        else:
-            register(daemon, command)
-    with pytest.raises(TraceError, match=FULL):
-        daemon.instances.make(b"x")
-    with pytest.raises(TraceError, match=FULL):
-        daemon.rings.create(IndexTable(), ROOT, 1 << 20, lambda error: None)
-    assert logged(folder) == before
-    assert log.text.count("the state cannot be written") == 1
-    die(daemon)
-
-    log.clear()
-    new = daemon_in(folder)
-    assert log.text.count(BEHIND) == 1
-    assert len(new.table) == number + 1
-    assert read(new, b"set_event") == b"user_events:a\n"
-    assert read(new, b"buffer_percent") == b"50\n"
-    assert read(new, b"trace").count(b"n=0x7") == 1
-    for n in range(number - 1):
-        assert read(new, b"events/user_events/e%d/filter" % n) == LONG + b"\n"
-    die(new)
-    room(1 << 40, of="/state")
-    log.clear()
-    last = daemon_in(folder)
-    write(last, b"buffer_percent", b"77")
-    register(last, b"new u32 n")
-    last.save()
-    die(last)
-    log.clear()
-    end = daemon_in(folder)
-    assert read(end, b"buffer_percent") == b"77\n"
-    assert BEHIND not in log.text
-    finish(end)
 
 
 def test_events_are_written_though_what_came_with_them_is_not(
@@ -299,33 +218,6 @@ def test_what_a_killed_start_left_makes_room(folder: Path) -> None:
     finish(daemon)
 
 
-def test_the_log_has_no_room_before_the_files_go(folder: Path, room: Callable[..., None]) -> None:
-    """When a ring buffer moves to memory there is space again, and unwritten lines are tried again."""
-    daemon = daemon_in(folder)
-    room(0, of="/state")
-    register(daemon, b"a u32 n")
-    fill_up(daemon)
-    room(1 << 40, of="/state")
-    real = os.posix_fallocate
-
-    def allocate(fd: int, offset: int, length: int) -> None:
-        name = os.readlink(f"/proc/self/fd/{fd}")
-        if ("/state" in name and list(folder.glob("buffer.*"))) or "/cpu" in name:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(fd, offset, length)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk, "posix_fallocate", allocate)
-        write(daemon, b"events/user_events/a/enable", b"1")
-    assert daemon.instances.top.buffer.folder is None
-    assert daemon.state is not None
-    assert not daemon.state.behind
-    die(daemon)
-    new = daemon_in(folder)
-    assert read(new, b"set_event") == b"user_events:a\n"
-    finish(new)
-
-
 def test_registering_stays_cheap(folder: Path) -> None:
     """4,000 events in packets of 100; the bound is far above the cost (about 1 us), for a busy machine."""
     daemon = daemon_in(folder)
@@ -372,23 +264,3 @@ def test_counts_of_emitted_records(folder: Path, is_killed: bool) -> None:
             assert found[b"user_events:a"] == Emitted(1 + n, 0)
         emit(daemon.table.events()[0], 1)
     finish(daemon)
-
-
-def test_final_counts_without_room(folder: Path, room: Callable[..., None]) -> None:
-    """They are as after a kill."""
-    daemon = daemon_in(folder)
-    room(0, of="/state")
-    state = daemon.state
-    assert state is not None
-    n = 0
-    write(daemon, b"standing_events", b"*")
-    while state.file.left > 200:
-        register(daemon, b"e%d u32 n" % n)
-        daemon.save()
-        n += 1
-    for event in daemon.table.events():
-        emit(event, 1)
-    daemon.close()
-    new = daemon_in(folder)
-    assert {one.epoch for _, one in new.table.emitted.totals(new.table.events())} == {1}
-    finish(new)

@@ -18,11 +18,7 @@ from tests.daemon.connections.program import (
     ROOT,
     Client,
     FakeRingServices,
-    enabler,
-    flush,
-    listen,
     record,
-    word,
 )
 from tests.daemon.record_path import Collecting
 from utracefs_protocol.connection import Notification, encode_notification
@@ -75,12 +71,6 @@ def attach(table: EventTable, name: bytes) -> Collecting:
     return probe
 
 
-def detach(table: EventTable, name: bytes, probe: Collecting) -> None:
-    event = table.get(b"user_events", name)
-    assert event is not None
-    table.detach(event, probe)
-
-
 def test_what_a_registration_says_of_payloads(client: Client) -> None:
     assert client.reg("none")["size"] == 0
     registered = client.reg("locs u16 a; __rel_loc char[] s; __data_loc u8[] d; __data_loc char[] t; u64 b")
@@ -107,33 +97,6 @@ def test_a_token_is_an_enabler_and_nothing_else(notified: Notified, table: Event
     notified.connection.close(0)
     assert event.references == 0
     assert table.shares.total(Resource.ENABLERS) == 0
-
-
-def test_what_is_not_taken_is_said_the_next_time(notified: Notified, table: EventTable) -> None:
-    """A port stops taking messages when the peer has to read first."""
-    notified.token("test", 1)
-    notified.send(record(9))
-    notified.send(record(9))
-    attach(table, b"test")
-    notified.now_ns = 10**9
-    before = len(notified.notifications)
-    saying = notified.connection.speak(notified.now_ns)
-    notified.take([next(saying)])
-    saying.close()  # type: ignore[attr-defined]
-    assert notified.connection.waiting
-    assert [said.method for said in notified.hear()] == ["enablers_changed"]
-    assert [said.method for said in notified.notifications[before:]] == ["write_error", "enablers_changed"]
-
-
-def test_only_a_connection_that_asked_is_notified(client: Client, table: EventTable) -> None:
-    assert client.reg_fails({"name_args": "test", "enable_token": 0}) == "EINVAL"
-    assert table.get(b"user_events", b"test") is None
-    assert client.fails("DIAG_IOCSUNREG", {"disable_token": 0}) == "ENOENT"
-    assert client.send(encode_notification("enablers_written", [1])) == []
-    assert client.send(encode_notification("enablers_written", ["?"])) == []
-    assert client.send(encode_notification("nobody_knows", [])) == []
-    assert not client.connection.closing
-    assert client.notifications == []
 
 
 def test_once_on_a_connection(notified: Notified) -> None:
@@ -189,14 +152,6 @@ def test_a_user_has_so_many(table: EventTable) -> None:
     notified.connection.close(0)
 
 
-def test_words_and_tokens_are_side_by_side(notified: Notified, table: EventTable, memory: int) -> None:
-    notified.reg("test", memory, **enabler(8, 3))
-    notified.token("test", 1)
-    attach(table, b"test")
-    assert word(memory, 8) == 8
-    assert notified.hear() == [Notification("enablers_changed", [1, [[1, 1]]])]
-
-
 # On behalf
 
 
@@ -228,39 +183,6 @@ class OnBehalf(Client):
 
     def _meet(self, tid: int) -> tuple[int | None, int | None]:
         return self.process_of.get(tid), self.cpu_of.get(tid)
-
-
-def test_everything_is_that_process(table: EventTable, memory: int) -> None:
-    client = OnBehalf(table)
-    assert client.call("open_for", PROCESS) is None
-    assert client.asked == [messages.OpenFor(300, 77, 1000, 1000)]
-    assert client.connection.peer is TARGET
-    assert client.reg_fails({"name_args": "kept", "flags": 1}) == "EPERM"
-    client.reg("test u32 a", memory, **enabler(0, 1))
-    assert table.shares.held(Resource.EVENTS, 1000) == table.shares.held(Resource.ENABLERS, 1000) == 1
-    assert table.shares.held(Resource.EVENTS, 0) == 0
-    attach(table, b"test")
-    client.send(record(0, bytes(4)))
-    assert client.wrote == [(300, 300)]
-    assert word(memory) == 2
-    other = Client(table, attrs.evolve(TARGET, start_time=99))
-    client.connection.close(0)
-    assert word(memory) == 0, "a later process of this pid does not hold its words"
-    other.connection.close(0)
-    assert table.shares.total(Resource.ENABLERS) == 0
-
-
-def test_its_enable_words_live_as_long_as_the_process_has_a_connection(
-    table: EventTable, memory: int
-) -> None:
-    client, own = OnBehalf(table), Client(table, TARGET)
-    client.call("open_for", PROCESS)
-    client.reg("test u32 a", memory, **enabler(0, 1))
-    attach(table, b"test")
-    client.connection.close(0)
-    assert word(memory) == 2
-    own.connection.close(0)
-    assert word(memory) == 0
 
 
 def test_the_writing_thread(table: EventTable) -> None:
@@ -317,40 +239,3 @@ def test_no_data_ring(table: EventTable) -> None:
         assert client.fails("mmap_ring", {}) == "EPERM"
         assert client.fails("adopt_ring", {}) == "EPERM"
         client.connection.close(0)
-
-
-@pytest.mark.parametrize("number", [errno.ESRCH, errno.EMFILE])
-def test_refused_it_is_as_before(table: EventTable, number: int, memory: int) -> None:
-    client = OnBehalf(table)
-    client.refusal = TraceError(number, "no")
-    assert client.fails("open_for", PROCESS, fds=(memory,)) == errno.errorcode[number]
-    assert client.connection.peer is ROOT
-    client.refusal = None
-    client.call("open_for", PROCESS)
-    client.connection.close(0)
-
-
-def test_descriptors_of_half_a_request_are_whose_it_was(table: EventTable, memory: int) -> None:
-    client = OnBehalf(table)
-    request = client.request("open_for", PROCESS)
-    client.send(request[:9], memory)
-    assert table.shares.held(Resource.DESCRIPTORS, 0) == 1
-    client.send(request[9:])
-    assert client.connection.peer is TARGET
-    assert table.shares.total(Resource.DESCRIPTORS) == 0
-    client.connection.close(0)
-
-
-def test_notified_on_behalf(table: EventTable) -> None:
-    client = OnBehalf(table)
-    client.call("open_for", PROCESS)
-    client.call("notify_enablers", {})
-    client.reg("test", enable_token=1)
-    assert table.shares.held(Resource.ENABLERS, 1000) == 1
-    table.enablers.notifiers.begin()
-    listen(table, b"test")
-    change = table.enablers.notifiers.take(0)
-    assert change is not None
-    client.connection.close(0)
-    assert change.done
-    flush(table)

@@ -18,7 +18,6 @@ from tests.daemon.connections.program import (
 from utracefs_protocol.connection import (
     encode_request,
 )
-from utracefs_protocol.messages import data as messages
 from utracefsd.connections.data_connection import (
     HALF_MESSAGE_NS,
     MAX_KEPT_DESCRIPTORS,
@@ -158,57 +157,6 @@ def test_sixteen_descriptors_are_not_too_many(client: Client, memory: int) -> No
 
 
 # The end
-
-
-def test_the_end_drops_all_references(table: EventTable, memory: int) -> None:
-    a = Client(table)
-    for bit in range(3):
-        a.reg("t u32 a", memory, **enabler(bit=bit))
-    a.reg("u")
-    listen(table, b"u")
-    events = table.events()
-    assert [event.references for event in events] == [4, 2]
-    a.connection.close(7)
-    a.connection.close(7)
-    assert [event.references for event in events] == [0, 1]
-    assert table.next_reap_ns() == 0
-    assert a.send(a.request("DIAG_IOCQLOCOFFSET"), memory) == []
-
-
-def test_enablers_outlive_one_of_two_connections_of_a_process(table: EventTable, memory: int) -> None:
-    """A process that closes one of two files keeps its enablers (05_reregister.txt of
-    tests/conformance)."""
-    a, b = Client(table), Client(table)
-    b.reg("t", memory, **enabler())
-    b.connection.close(0)
-    (event,) = table.events()
-    assert event.references == 1
-    table.reap()
-    assert a.reg("t")["write_index"] == 0
-    listen(table, b"t")
-    assert word(memory) == 1
-    a.connection.close(0)
-    assert event.references == 1, "the listener's"
-    assert word(memory) == 0
-
-
-def test_half_a_message_and_the_end(table: EventTable, memory: int) -> None:
-    a = Client(table)
-    a.send(a.request("DIAG_IOCSREG", {"name_args": "t", **enabler()})[:9], memory)
-    a.connection.close(0)
-    assert len(table) == 0
-
-
-def test_what_was_not_sent_is_closed(client: Client) -> None:
-    """It is closed between two of its messages."""
-    answers = client.connection.receive(client.request("mmap_status") * 2, [], 0)
-    assert next(answers) is None
-    [fd] = next(answers)[1]  # type: ignore[index]
-    client.fds.append(fd)
-    assert next(answers) is None
-    client.connection._mmap_status(1, messages.MmapStatus(), 0)
-    client.connection.close(0)
-    assert list(answers) == []
 
 
 # Any input

@@ -15,13 +15,6 @@ def instances(world: World) -> Instances:
     return world.instances
 
 
-def test_the_top_one_is_always_there(instances: Instances) -> None:
-    assert (instances.top.name, instances.top.number) == (b"", 0)
-    assert (list(instances), len(instances), list(instances.names())) == ([instances.top], 1, [])
-    assert instances.get(b"") is None
-    assert errno_of(instances.remove, b"") == errno.ENOENT
-
-
 def test_making_and_removing(instances: Instances) -> None:
     told: list[tuple[str, bytes]] = []
     instances.on_made.append(lambda instance: told.append(("made", instance.name)))
@@ -54,35 +47,11 @@ def test_what_is_no_name(instances: Instances, name: bytes, number: int) -> None
     assert errno_of(_again, instances, {1: name}) == number
 
 
-def test_removing_lets_go_of_events(world: World, instances: Instances) -> None:
-    event = world.event(b"alpha")
-    made = instances.make(b"x")
-    made.events.enable(event)
-    made.events.take_soft_reference(event)
-    made.set_standing(b"*")
-    made.set_option("record-tgid", True)
-    assert world.comms.record_tgid
-    instances.remove(b"x")
-    assert (event.status, event.references) == (0, 1)
-    assert not made.events.of(world.event(b"beta")).enabled
-    assert not world.comms.record_tgid
-
-
 def test_no_memory(world: World, instances: Instances) -> None:
     world.free_memory_kb = 2 * 1408 - 1
     assert errno_of(instances.make, b"x") == errno.ENOMEM
     world.free_memory_kb += 1
     assert instances.make(b"x").number == 1
-
-
-def test_tgids_are_learned_while_any_wants_them(world: World, instances: Instances) -> None:
-    made = instances.make(b"x")
-    made.set_option("record-tgid", True)
-    instances.top.set_option("record-tgid", True)
-    instances.top.set_option("record-tgid", False)
-    assert world.comms.record_tgid
-    made.set_option("record-tgid", False)
-    assert not world.comms.record_tgid
 
 
 def _again(instances: Instances, names: dict[int, bytes]) -> Instances:

@@ -6,7 +6,6 @@ Sizes and their texts are tested through the tree (tests/daemon/tree/test_instan
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +14,12 @@ from typing import Any
 import pytest
 
 from tests.daemon.restarting import (
-    NO_ROOM,
-    ROOT,
     WARNING,
     daemon_in,
     die,
     emit,
     files,
     finish,
-    logged,
     read,
     register,
     write,
@@ -33,7 +29,6 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStore
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.daemon import Daemon
-from utracefsd.state.log import parse_log
 
 
 class Storage:
@@ -85,24 +80,6 @@ def test_the_calls_of_the_storage(tmp_path: Path, room: Callable[..., None]) -> 
     assert settings.in_memory == (16384, store.buffer.size_kb(0))
 
 
-def test_removing(tmp_path: Path) -> None:
-    settings = Settings()
-    storage = Storage(tmp_path, settings)
-    store = BufferStore(settings, nr_cpus=1, storage=storage)
-    store.remove()
-    assert storage.told == [("switch_to", "0"), ("remove", None)]
-
-
-def test_an_adopted_one_is_left_unchanged(tmp_path: Path) -> None:
-    settings = Settings()
-    storage = Storage(tmp_path, settings)
-    storage.adopted = RingBuffer(2, 100)
-    store = BufferStore(settings, nr_cpus=2, storage=storage)
-    assert store.buffer is storage.adopted
-    store.restore_sizes((8192, 4, 4), expanded=True)
-    assert (store.buffer.size_kb(0), settings.expanded, storage.told) == (103, True, [])
-
-
 def test_one_that_was_lost_gets_its_size_again() -> None:
     settings = Settings()
     store = BufferStore(settings, nr_cpus=2)
@@ -118,71 +95,6 @@ def contents(daemon: Daemon) -> list[bytes]:
     cpus = range(daemon.instances.top.nr_cpus)
     stats = [read(daemon, b"per_cpu/cpu%d/stats" % cpu).partition(b"now ts")[0] for cpu in cpus]
     return [read(daemon, b"trace"), *stats]
-
-
-@pytest.mark.parametrize("number", NO_ROOM)
-def test_expanding_continues_in_memory(
-    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture, number: int
-) -> None:
-    old = daemon_in(folder)
-    event = register(old, b"a u32 n")
-    write(old, b"buffer_size_kb", b"64")
-    write(old, b"options/overwrite", b"0")
-    write(old, b"events/enable", b"1")
-    for n in range(20):
-        emit(event, n)
-    before = contents(old)
-    assert before[0].count(b"n=0x") == 20
-    room(100 << 10, number)
-    write(old, b"buffer_size_kb", b"2048")
-    assert contents(old) == before
-    assert read(old, b"buffer_size_kb") == b"2051\n"
-    assert files(folder) == ["cells", "journal", "room", "state", "user_events_status"]
-    taken = parse_log(logged(folder))
-    assert taken.instances[0].buffer_folder == ""
-    assert taken.instances[0].settings["in_memory"] == (4096, *[2051] * old.instances.top.nr_cpus)
-    emit(event, 20)
-    write(old, b"per_cpu/cpu0/buffer_size_kb", b"4000")
-    write(old, b"buffer_subbuf_size_kb", b"8")
-    write(old, b"per_cpu/cpu0/buffer_size_kb", b"100")
-    emit(event, 21)
-    warnings = [r.getMessage() for r in log.records if r.levelno >= logging.WARNING]
-    assert len(warnings) == 1
-    assert WARNING in warnings[0]
-    assert str(folder) in warnings[0]
-    assert os.strerror(number) in warnings[0]
-    paths = [b"buffer_size_kb", b"per_cpu/cpu0/buffer_size_kb", b"per_cpu/cpu1/buffer_size_kb"]
-    paths += [b"buffer_subbuf_size_kb", b"set_event", b"trace_options", b"user_events_status"]
-    paths = [path for path in paths if old.instances.top.nr_cpus > 1 or b"cpu1" not in path]
-    settings = {path: read(old, path) for path in paths}
-    die(old)
-
-    log.clear()
-    new = daemon_in(folder)  # there is still no room
-    assert {path: read(new, path) for path in paths} == settings
-    assert new.instances.top.buffer.is_empty()
-    assert not new.instances.top.buffer.overwrite
-    assert log.text.count(WARNING) == 1
-    again = register(new, b"a u32 n")
-    assert again.id == event.id
-    assert again.status
-    emit(again, 22)
-    assert read(new, b"trace").count(b"n=0x") == 1
-    die(new)
-
-    log.clear()
-    room(1 << 40)
-    last = daemon_in(folder)  # and now there is: it is kept in files again
-    assert {path: read(last, path) for path in paths} == settings
-    assert last.instances.top.buffer.folder is not None
-    assert parse_log(logged(folder)).instances[0].settings["in_memory"] == ()
-    assert WARNING not in log.text
-    emit(register(last, b"a u32 n"), 23)
-    die(last)
-    adopted = daemon_in(folder)
-    assert read(adopted, b"trace").count(b"n=0x17 (23)") == 1
-    finish(adopted)
-    assert files(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -210,18 +122,6 @@ def test_each_operation_that_needs_room(
     finish(daemon)
 
 
-def test_shrinking_needs_room_too(
-    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture
-) -> None:
-    """The smaller file is made beside the larger one."""
-    daemon = daemon_in(folder, buffer_size_kb=100)
-    room(0)
-    daemon.instances.top.store.shrink_to_minimum()
-    assert daemon.instances.top.buffer.nr_subbufs(0) == 2
-    assert log.text.count(WARNING) == 1
-    finish(daemon)
-
-
 @pytest.mark.parametrize("size_kb", [None, 64])
 def test_no_room_from_the_start(
     folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture, size_kb: int | None
@@ -239,53 +139,6 @@ def test_no_room_from_the_start(
     assert read(new, b"buffer_size_kb") == shown
     assert read(new, b"set_event") == b"user_events:a\n"
     finish(new)
-
-
-def test_no_room_for_another_folder(folder: Path, log: pytest.LogCaptureFixture) -> None:
-    """A tmpfs without inodes left."""
-    daemon = daemon_in(folder)
-    assert daemon.state is not None
-
-    def full() -> str:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    daemon.state.folder.buffers_of(0).new_folder = full  # type: ignore[method-assign]
-    write(daemon, b"buffer_subbuf_size_kb", b"8")
-    assert daemon.instances.top.buffer.subbuf_size == 8192
-    assert log.text.count(WARNING) == 1
-    finish(daemon)
-
-
-@pytest.mark.parametrize("path", [b"buffer_size_kb", b"buffer_subbuf_size_kb"])
-@pytest.mark.parametrize("logged", [False, True])
-def test_death_on_the_way_to_memory(
-    folder: Path, room: Callable[..., None], path: bytes, logged: bool
-) -> None:
-    """Until the log names another folder, the next daemon takes over the files, which are complete."""
-    old = daemon_in(folder)
-    event = register(old, b"a u32 n")
-    write(old, b"events/enable", b"1")
-    emit(event, 5)
-    assert old.state is not None
-    old.state.folder.buffers_of(0).remove_others = lambda: None  # type: ignore[method-assign]
-    if not logged:
-        old.state.folder.on_buffer_moved = lambda number: None
-    room(1 << 20)
-    size = {b"buffer_size_kb": b"2000", b"buffer_subbuf_size_kb": b"512"}[path]
-    daemon_writes(old, path, size)
-    assert old.instances.top.buffer.folder is None
-    die(old)
-    room(1 << 40)
-    new = daemon_in(folder)
-    assert (b"n=0x5" in read(new, b"trace")) != logged
-    assert (read(new, path) == read(old, path)) == logged
-    assert len(list(folder.glob("buffer.*"))) == 1
-    finish(new)
-
-
-def daemon_writes(daemon: Daemon, path: bytes, data: bytes) -> None:
-    """Killed before the step's end: without the last `save`."""
-    daemon.tree.write_file(path, data, True, ROOT)
 
 
 def test_when_memory_is_short_the_operation_fails(

@@ -22,33 +22,6 @@ def marks(world: World) -> tuple[list[bytes], list[bytes]]:
     )
 
 
-def test_it_is_a_swap(recorded: World) -> None:
-    snapshot, write = recorded.instance.snapshot, recorded.instance.markers.write
-    assert snapshot.buffer is None
-    snapshot.write(1)
-    assert marks(recorded) == ([], [b"a"])
-    write(b"b", 46)
-    snapshot.write(1)
-    assert marks(recorded) == ([b"a"], [b"b"])
-    write(b"c", 46)
-    snapshot.write(2)
-    assert marks(recorded) == ([b"a", b"c"], [])
-    snapshot.take()
-    assert marks(recorded) == ([], [b"a", b"c"])
-    snapshot.write(0)
-    assert snapshot.buffer is None
-    assert marks(recorded) == ([], [])
-    snapshot.write(0)
-    snapshot.write(3)
-    assert snapshot.buffer is None
-
-
-def test_any_number_expands_the_buffer(world: World) -> None:
-    world.instance.snapshot.write(2)
-    assert world.cat(b"buffer_size_kb") == b"1410\n"
-    assert world.instance.snapshot.buffer is None
-
-
 def test_memory_is_checked_for_both(world: World) -> None:
     instance = world.instance
     instance.store.resize(100)

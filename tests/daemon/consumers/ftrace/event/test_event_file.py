@@ -4,7 +4,6 @@ import errno
 
 import pytest
 
-from tests.daemon.tree.world import errno_of
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
@@ -83,39 +82,6 @@ def test_soft_mode(desk: Desk) -> None:
     assert (desk.text(event), event.status) == (b"0\n", 0)
     with pytest.raises(ValueError, match="not in soft mode"):
         desk.files.drop_soft_reference(event)
-
-
-def test_what_fails_changes_nothing(desk: Desk) -> None:
-    event = desk.event(b"a")
-    desk.refuse = True
-    assert errno_of(desk.files.enable, event) == errno.ENOMEM
-    desk.refuse = False
-    desk.table.delete(b"a", privileged=True)
-    assert errno_of(desk.files.enable, event) == errno.ENODEV
-    assert errno_of(desk.files.take_soft_reference, event) == errno.ENODEV
-    assert (len(desk.files), desk.changed) == (0, [])
-
-
-def test_a_file_is_made_when_needed_and_goes_with_its_event(desk: Desk) -> None:
-    events = [desk.event(b"e%d" % n) for n in range(10)]
-    desk.files.set_enabled(events[:2], True)
-    desk.files.set_enabled(events, False)
-    assert len(desk.files) == 2
-    desk.table.delete(b"e5", privileged=True)
-    assert desk.gone == 0, "nothing of it was recorded here"
-    desk.table.delete(b"e0", privileged=True)
-    assert (desk.gone, len(desk.files)) == (1, 1)
-
-
-def test_it_listens_to_the_table_from_the_first_file_on(desk: Desk) -> None:
-    assert desk.table.on_removed == []
-    event = desk.event(b"a")
-    desk.files.restore(event, SavedEventFile(enabled=False, was_enabled=True))
-    desk.files.enable(event)
-    assert len(desk.table.on_removed) == 1
-    desk.files.close()
-    assert desk.table.on_removed == []
-    assert (len(desk.files), event.status) == (0, 0)
 
 
 def stored(desk: Desk, event: Event, *values: int) -> int:
