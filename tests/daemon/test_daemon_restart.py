@@ -59,7 +59,11 @@ def test_triggers_are_as_before(folder: Path) -> None:
         die(old)
         old = daemon_in(folder)
         assert [read(old, path) for path in [*paths, b"tracing_on"]] == before, death
-    finish(old)
+    write(old, paths[2], b"!stacktrace\n", truncate=False)
+    die(old)
+    new = daemon_in(folder)
+    assert read(new, paths[2]) == b"disable_event:user_events:first:count=6\n"
+    finish(new)
 
 
 def test_a_trigger_that_cannot_be_restored_is_said(folder: Path, log: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ import attrs
 import msgpack
 import pytest
 
-from tests.daemon.intake.producing import Producer
+from tests.daemon.intake.producing import COMMITTED, DATA, HEAD, Producer
 from tests.daemon.restarting import ROOT, Clock, daemon_in, die, finish, read, register, write
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.events.declaration import REG_PERSIST
@@ -164,5 +164,38 @@ def test_the_writer_is_known_when_a_record_was_taken_in(folder: Path, ends: bool
     daemon.take_in_all()
     assert daemon.comms.saved_tgids_text() == b"%d %d\n" % (os.getpid(), os.getpid())
     program.sock.close()
+    program.producer.close()
+    finish(daemon)
+
+
+def test_a_peer_that_stops_sending_gets_its_delayed_answer(program: Program, clock: Clock) -> None:
+    program.send("sync")
+    program.sock.shutdown(socket.SHUT_WR)
+    assert program.heard() == []
+    assert program.is_idle(), "its end is not reported again and again"
+    assert b" a: n=0x7" not in read(program.daemon, b"trace")
+    pass_time(program, clock)
+    assert program.heard() == [[1, 1, None, None], None]
+    assert b" a: n=0x7" in read(program.daemon, b"trace")
+    assert len(program.daemon.data) == 0
+
+
+def test_what_an_ended_connection_left_in_its_ring(folder: Path) -> None:
+    """Its process runs, and a thread may still commit what it has reserved: until then that is not touched."""
+    daemon = daemon_in(folder)
+    register(daemon, b"a u32 n", REG_PERSIST)
+    write(daemon, b"events/enable", b"1")
+    program = Program(daemon)
+    place = DATA + program.producer.u64(HEAD)
+    program.producer.emit(0, struct.pack("<I", 8), 2, word=4)
+    program.producer.emit(0, struct.pack("<I", 9), 3)
+    program.sock.close()
+    program.turn()
+    assert b"n=0x7" in read(daemon, b"trace") and b"n=0x9" not in read(daemon, b"trace")
+    assert (len(daemon.data), len(daemon.rings), daemon.rings.has_orphans) == (0, 1, True)
+    struct.pack_into("<I", program.producer.memory, place, COMMITTED | 4)
+    daemon.rings.end_orphans()
+    assert b"n=0x8" in read(daemon, b"trace") and b"n=0x9" in read(daemon, b"trace")
+    assert len(daemon.rings) == 0
     program.producer.close()
     finish(daemon)

@@ -11,15 +11,12 @@ import json
 import os
 import re
 import signal
-import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -295,124 +292,6 @@ def test_trace_pipe_and_trace(daemon: DaemonProcess, program: Program) -> None:
             lost = sum(map(int, re.findall(r"^CPU:\d+ \[LOST (\d+) EVENTS\]$", text, re.MULTILINE)))
             assert text.count(" told: ") + lost == program.emitted, file
             assert lost > 0
-
-
-def test_records_that_are_refused_were_not_emitted(
-    daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path
-) -> None:
-    """Invalid ones (from a program that writes arbitrary bytes) are reported to that program alone."""
-    recording = Recording(daemon, eventually, tmp_path / "out.dat", "-b", "4096")
-    program.run("while not event: pass")
-    program.run("emit(10, 40)")
-    program.run(FLUSH)
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(60)
-        sock.connect(os.path.join(daemon.directory, "user_events_data"))
-        answers = msgpack.Unpacker()
-
-        def call(number: int, method: str, *params: object) -> object:
-            sock.sendall(msgpack.packb([0, number, method, params]))
-            while True:
-                for message in answers:
-                    if message[0] == 1 and message[1] == number:
-                        return message[2:]
-                    told.append(message)
-                answers.feed(sock.recv(65536))
-
-        told: list[Any] = []
-        call(1, "DIAG_IOCSREG", {"name_args": "told u64 n; __rel_loc char[] s"})
-        beyond = struct.pack("<IQI", 0, 7, 400 << 16)  # 400 bytes of text that are not there
-        short = struct.pack("<IH", 0, 1)
-        good = struct.pack("<IQI4s", 0, 8, 4 << 16, b"one\0")
-        sock.sendall(b"".join(map(msgpack.packb, [beyond, good, short, beyond, good])))
-        call(2, "sync")
-        told += answers
-        while sum(count for _, _, (_, _, count) in told) < 3:
-            answers.feed(sock.recv(65536))
-            told += answers
-    status = status_of(daemon)
-    kept, lost = recording.end()
-    assert (kept, lost) == (12, 0)
-    assert (status["emitted"], status["recorded"], status["lost"]) == (12, 12, 0)
-
-
-def test_no_daemon_for_a_while(
-    daemon: DaemonProcess, program: Program, eventually: Callable[..., None]
-) -> None:
-    """The records in a data ring are recorded, lost ones are reported by the next daemon. (Once
-    a program has noticed that there is no daemon its events are off, and nothing is emitted.)"""
-    with daemon.tree() as tree:
-        tree.write_file("buffer_size_kb", b"16384")
-        tree.write_file("set_event", b"told")
-    program.run("while not event: pass")
-    program.run("emit(100, 40)")
-    program.run(FLUSH)
-    assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGSTOP)
-    emitted, lost_there, _ = program.run("emit(5000, 40)")
-    assert emitted == 5100
-    assert lost_there > 0
-    daemon.stop(kill=True)
-    daemon.start()
-    program.run(FLUSH)
-    with daemon.tree() as tree:
-        eventually(
-            lambda: b"lost in data rings" in tree.read_file("events/user_events/told/stats"), "it is back"
-        )
-        program.run("emit(1, 40)")
-        program.run(FLUSH)
-        text = tree.read_file("trace").decode()
-        lost = sum(map(int, re.findall(r"^CPU:\d+ \[LOST (\d+) EVENTS\]$", text, re.MULTILINE)))
-        assert lost > 0
-        assert text.count(" told: ") + lost == emitted + 1 == program.emitted
-
-
-FLAKY = """
-class Flaky:
-    def __init__(self):
-        self.batches = self.records = 0
-    def take(self, batch):
-        self.batches += 1
-        if self.batches % 2:
-            raise RuntimeError("as every other time")
-        self.records += len(batch)
-    def report(self):
-        return f"{self.records}\\n"
-"""
-
-
-def test_a_plug_in_that_fails_beside_ftrace(
-    directory: str, eventually: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "flaky.py").write_text(FLAKY)
-    (tmp_path / "flaky-1.dist-info").mkdir()
-    (tmp_path / "flaky-1.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: flaky\nVersion: 1\n"
-    )
-    (tmp_path / "flaky-1.dist-info" / "entry_points.txt").write_text(
-        "[utracefs.consumers]\nflaky = flaky:Flaky\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    daemon = DaemonProcess(directory)
-    daemon.start()
-    program = Program(daemon)
-    try:
-        with daemon.tree() as tree:
-            eventually(lambda: b"told" in tree.read_file("available_events"), "it is registered")
-            tree.write_file("consumers/flaky/set_event", b"user_events:told")
-            program.run("while not event: pass")
-            for _ in range(4):
-                program.run(FLOOD)
-                program.run(FLUSH)
-            taken = int(tree.read_file("consumers/flaky/report"))
-            (row,) = json.loads(said(daemon, "status", "--json", "told"))["events"]
-            (counts,) = row["consumers"].values()
-        assert row["emitted"] == program.emitted == sum(counts.values())
-        assert counts["recorded"] == taken > 0
-        assert counts["lost"] > row["lost_in_rings"]
-    finally:
-        program.end(kill=True)
-        daemon.stop()
 
 
 def _first(pattern: str, text: str) -> int:

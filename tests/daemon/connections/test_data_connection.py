@@ -387,3 +387,19 @@ class TestTimeOfRecords:
         (answer,) = client.take(turns)
         probe.flush()
         assert (answer.error, [each[0] for each in seen]) == (None, [5_000])
+
+
+def test_delete(client: Client, table: EventTable) -> None:
+    client.reg("kept", flags=1)
+    assert client.fails("DIAG_IOCSDEL", "kept") == "EBUSY"
+    client.connection.close(0)
+    again = Client(table)
+    plain = Client(table, PLAIN)
+    assert plain.fails("DIAG_IOCSDEL", "kept") == "EPERM"
+    assert again.call("DIAG_IOCSDEL", b"kept") is None
+    assert again.fails("DIAG_IOCSDEL", "kept") == "ENOENT"
+    assert again.fails("DIAG_IOCSDEL", "n" * 512) == "EINVAL"
+    for params in ([], [5], [None], ["a", "b"]):
+        assert again.fails("DIAG_IOCSDEL", *params) == "EINVAL"
+    again.connection.close(0)
+    plain.connection.close(0)

@@ -18,6 +18,8 @@ import msgpack
 import pytest
 import trio
 
+from tests.daemon.intake.producing import NEED_WAKEUP
+from tests.daemon.intake.producing import Producer as RingProducer
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.errors import TraceError
 from utracefsd.server import runtime
@@ -209,6 +211,25 @@ class TestTheWayOfARecord:
             await deleting.call("DIAG_IOCSREG", {"name_args": "kept u32 n", "flags": 1})
             deleting.close()
 
+    async def test_the_doorbell_of_a_ring_wakes_it(self, daemon: Running) -> None:
+        """And again, when it sleeps; a connection that ends leaves no ring."""
+        producer = await daemon.producer()
+        await producer.call("mmap_ring", {"size": 1 << 16})
+        inside = daemon.serving.daemon
+        (ring,) = inside.rings._owned
+        with contextlib.closing(RingProducer(ring)) as memory:
+            for n in range(2):
+                while not memory.u64(NEED_WAKEUP) & 1:
+                    await trio.sleep(0.001)
+                memory.emit(0, n.to_bytes(4, "little"), 1)
+                memory.memory[NEED_WAKEUP] = 0
+                os.eventfd_write(ring.doorbell, 1)
+                while inside.instances.top.buffer.entries() == n:
+                    await trio.sleep(0.001)
+        producer.close()
+        while len(inside.rings):
+            await trio.sleep(0.001)
+
 
 class TestReadsThatWait:
     async def test_a_client_that_is_gone_gives_the_pipe_free(self, daemon: Running) -> None:
@@ -243,6 +264,8 @@ class TestReadsThatWait:
         assert await other.call("read_file", "tracing_on") == b"1\n"
         sizes = {len(await lazy.response(msgid)) for msgid in asked}
         assert min(sizes) > 1 << 20
+        with trio.fail_after(60):
+            assert await lazy.message() is None
 
 
 class TestHostileClients:

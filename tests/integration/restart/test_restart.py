@@ -1,18 +1,18 @@
-"""The daemon is killed, or stopped, and started again: nothing committed is lost or recorded twice, and all
-settings are as before.
+"""The daemon is killed, or stopped, and started again: what the simulation does not see of that.
 
 The producer is written from docs/protocol.md with struct and a socket, independent of the client library.
 """
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import re
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,30 +135,6 @@ def write(daemon: DaemonProcess, **files: bytes) -> None:
             tree.write_file(path.replace("__", "/"), data)
 
 
-@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
-def test_what_was_committed_is_there_once(daemon: DaemonProcess, producer: Producer, kill: bool) -> None:
-    write(daemon, events__user_events__a__enable=b"1")
-    assert producer.enabled()
-    producer.emit(500)
-    daemon.stop(kill)
-    assert producer.enabled() == kill, "the bytes of a daemon that was killed stay"
-    producer.emit(500)
-    old_status, old_id = producer.status, producer.id
-    daemon.start()
-    assert not any(old_status[:]), "a program that only maps the old file stops emitting"
-    before = numbers(read(daemon, "trace")[0])
-    assert before == list(range(len(before))), "what it took in; the rest is still in the ring"
-    assert kill or len(before) == 500
-    producer.emit(100)
-    producer.come_back()
-    assert producer.id == old_id
-    assert producer.enabled()
-    producer.emit(100)
-    text, stats = read(daemon, "trace", "events/user_events/a/stats")
-    assert numbers(text) == list(range(1200))
-    assert stats.startswith(b"emitted: %d\n" % (1200 - len(before))), "these begin anew"
-
-
 def end(daemon: DaemonProcess, number: int) -> Path:
     """End it by a signal; returns its status folder."""
     assert daemon.process is not None
@@ -210,17 +186,6 @@ def test_discard(daemon: DaemonProcess) -> None:
     assert read(daemon, "dynamic_events") == [b""]
 
 
-def test_a_ring_in_use_is_not_adopted_twice(daemon: DaemonProcess, producer: Producer) -> None:
-    other = Producer(daemon.directory)
-    try:
-        with pytest.raises(AssertionError, match=rf"\[{errno.EBUSY}, "):
-            other.ring, mine = producer.ring, other.ring
-            other.come_back()
-        other.ring = mine
-    finally:
-        other.close()
-
-
 @pytest.mark.parametrize("method", [None, "write"])
 def test_records_over_the_socket_are_behind_older_records(
     daemon: DaemonProcess, producer: Producer, method: str | None
@@ -248,15 +213,33 @@ def test_records_over_the_socket_are_behind_older_records(
     assert not any(b"late events" in text for text in stats)
 
 
-def test_what_comes_over_the_socket_makes_no_record_of_a_ring_late(
-    daemon: DaemonProcess, producer: Producer
+def test_without_a_daemon_an_event_is_off_within_a_second(
+    daemon: DaemonProcess, environment: dict[str, str]
 ) -> None:
-    """Rings are read before. Nothing is emitted meanwhile: a record between stamp and commit is late."""
-    write(daemon, events__enable=b"1")
-    for n in range(200):
-        producer.emit(1)
-        producer.sock.send(msgpack.packb(struct.pack("<iQ", 0, 1000 + n)))
-        producer.call("sync")
-    trace, stats = read(daemon, "trace", "per_cpu/cpu0/stats")
-    assert len(numbers(trace)) == 400
-    assert b"late events" not in stats
+    script = """
+import time, utracefs
+event = utracefs.event("off u64 n")
+while not event:
+    pass
+print("on", flush=True)
+begin = time.monotonic()
+while event and time.monotonic() < begin + 10:
+    event.emit(1)
+    time.sleep(0.001)
+print(time.monotonic(), flush=True)
+"""
+    with daemon.tree() as tree:
+        tree.write_file("standing_events", b"off\n")
+    application = subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert application.stdout is not None
+        assert application.stdout.readline() == "on\n"
+        killed = time.monotonic()
+        daemon.stop(kill=True)
+        assert float(application.stdout.readline()) < killed + 1
+    finally:
+        application.kill()
+        application.communicate()
+        daemon.start()  # to take over the leftover state, and remove it when it is stopped

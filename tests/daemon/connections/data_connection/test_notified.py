@@ -18,7 +18,9 @@ from tests.daemon.connections.program import (
     ROOT,
     Client,
     FakeRingServices,
+    enabler,
     record,
+    word,
 )
 from tests.daemon.record_path import Collecting
 from utracefs_protocol.connection import Notification, encode_notification
@@ -238,4 +240,30 @@ def test_no_data_ring(table: EventTable) -> None:
         client.call("open_for", PROCESS)
         assert client.fails("mmap_ring", {}) == "EPERM"
         assert client.fails("adopt_ring", {}) == "EPERM"
-        client.connection.close(0)
+        own = Client(table, rings=rings)
+        own.call("mmap_ring", {"size": 1 << 16})
+        assert own.fails("mmap_ring", {"size": 1 << 16}) == "EEXIST"
+        for one in (client, own):
+            one.connection.close(0)
+        for fd in own.fds:
+            os.close(fd)
+
+
+def test_everything_is_that_process(table: EventTable, memory: int) -> None:
+    client = OnBehalf(table)
+    assert client.call("open_for", PROCESS) is None
+    assert client.asked == [messages.OpenFor(300, 77, 1000, 1000)]
+    assert client.connection.peer is TARGET
+    assert client.reg_fails({"name_args": "kept", "flags": 1}) == "EPERM"
+    client.reg("test u32 a", memory, **enabler(0, 1))
+    assert table.shares.held(Resource.EVENTS, 1000) == table.shares.held(Resource.ENABLERS, 1000) == 1
+    assert table.shares.held(Resource.EVENTS, 0) == 0
+    attach(table, b"test")
+    client.send(record(0, bytes(4)))
+    assert client.wrote == [(300, 300)]
+    assert word(memory) == 2
+    other = Client(table, attrs.evolve(TARGET, start_time=99))
+    client.connection.close(0)
+    assert word(memory) == 0, "a later process of this pid does not hold its words"
+    other.connection.close(0)
+    assert table.shares.total(Resource.ENABLERS) == 0

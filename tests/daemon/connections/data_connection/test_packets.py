@@ -18,6 +18,7 @@ from tests.daemon.connections.program import (
 from utracefs_protocol.connection import (
     encode_request,
 )
+from utracefs_protocol.messages import data as messages
 from utracefsd.connections.data_connection import (
     HALF_MESSAGE_NS,
     MAX_KEPT_DESCRIPTORS,
@@ -206,3 +207,15 @@ def test_nothing_that_arrives_raises_or_leaks(
     table.reap()
     assert [event for event in table.events() if not event.persistent or event.references] == []
     assert len(table.enablers) == 0
+
+
+def test_what_was_not_sent_is_closed(client: Client) -> None:
+    """It is closed between two of its messages."""
+    answers = client.connection.receive(client.request("mmap_status") * 2, [], 0)
+    assert next(answers) is None
+    [fd] = next(answers)[1]  # type: ignore[index]
+    client.fds.append(fd)
+    assert next(answers) is None
+    client.connection._mmap_status(1, messages.MmapStatus(), 0)
+    client.connection.close(0)
+    assert list(answers) == []

@@ -100,3 +100,13 @@ def test_the_journal_has_a_bit_for_each() -> None:
     found = re.search(r"#define JR_TAKEN_WORDS (\d+)", header.read_text())
     assert found
     assert int(found[1]) * 64 == MAX_NUMBER + 1
+
+
+def test_tgids_are_learned_while_any_wants_them(world: World, instances: Instances) -> None:
+    made = instances.make(b"x")
+    made.set_option("record-tgid", True)
+    instances.top.set_option("record-tgid", True)
+    instances.top.set_option("record-tgid", False)
+    assert world.comms.record_tgid
+    made.set_option("record-tgid", False)
+    assert not world.comms.record_tgid

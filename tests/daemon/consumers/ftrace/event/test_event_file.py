@@ -103,3 +103,14 @@ def test_a_filter_is_restored(desk: Desk) -> None:
     desk.files.restore(gone, SavedEventFile(False, False, b"n & CPUS{8192}", filter_holds=True))
     assert desk.files.of(gone).shown_filter().endswith(b"parse_error: Invalid cpulist\n\n")
     assert not desk.files.of(gone).was_enabled
+
+
+def test_it_listens_to_the_table_from_the_first_file_on(desk: Desk) -> None:
+    assert desk.table.on_removed == []
+    event = desk.event(b"a")
+    desk.files.restore(event, SavedEventFile(enabled=False, was_enabled=True))
+    desk.files.enable(event)
+    assert len(desk.table.on_removed) == 1
+    desk.files.close()
+    assert desk.table.on_removed == []
+    assert (len(desk.files), event.status) == (0, 0)
