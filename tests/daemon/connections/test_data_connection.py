@@ -164,7 +164,7 @@ def test_an_early_ring_waits_for_no_event_beyond_the_users_share(
     ring = client.connection._ring
     assert ring is not None
     ring.is_early = True
-    rings._awaited[ring.key()] = KnownRing(PLAIN.pid, 0, PLAIN.share, [1, 2])
+    rings._awaited[ring.key] = KnownRing(PLAIN.pid, 0, PLAIN.share, [1, 2])
     producer = Producer(ring)
     producer.emit(1, bytes(8), 1)
     client.reg("x")

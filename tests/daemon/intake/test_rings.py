@@ -7,6 +7,7 @@ import mmap
 import os
 import select
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
