@@ -23,8 +23,8 @@
  *             utb_commit(&r);
  *         }
  *
- * Only utb_settle, utracefs_refuse, utb_flush, utb_close, utb_end and utb_pause may wait. Call them without the
- * interpreter's lock. They do not need it, and neither does the native thread.
+ * Only utb_settle, utracefs_refuse, utb_flush, utb_close, utb_end and utb_pause may wait. Call them without
+ * the interpreter's lock. They do not need it, and neither does the native thread.
  *
  * `interrupted(arg)` is called in a waiting thread, without any lock of the library, after a signal and at
  * least every 100 ms. It runs the language's signal handlers; a result other than 0 ends the wait (-EINTR).

@@ -40,8 +40,8 @@ KINDS = {
 cdef class Event:
     """One event of one session. Made by `utracefs.event`, never directly.
 
-    `if event:` is true while a consumer is attached, and until the daemon's first answer. `event.emit(...)` then
-    writes a record, and otherwise does nothing.
+    `if event:` is true while a consumer is attached, and until the daemon's first answer. `event.emit(...)`
+    then writes a record, and otherwise does nothing.
 
     declaration: The command string in the spelling of dynamic_events, without its `u:`.
     flags: 1 persist, 2 multi-format.

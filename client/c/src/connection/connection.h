@@ -35,7 +35,8 @@ struct utracefs_event;
 
 #define UT_FIRST_BACK_OFF_NS 50000000ull
 
-/* Until the next attempt, if the daemon has too many new connections, at first; in all; of a forked child's emit. */
+/* Until the next attempt, if the daemon has too many new connections, at first; of a program and of a forked
+ * child in all. */
 #define UT_BUSY_NS 250000ull
 #define UT_PATIENCE_NS 250000000ull
 #define UT_CROWDED_NS (3 * UT_BUSY_NS)

@@ -274,8 +274,8 @@ cdef class Memory:
         self.perform(access)
 
     def set_bit(self, pid_t pid, uint64_t address, unsigned size, unsigned bit, bint on) -> None:
-        """Set or clear bit `bit` of the word of `size` bytes at `address`: its byte is read and written, which
-        undoes a change of its other bits in the 300 ns between.
+        """Set or clear bit `bit` of the word of `size` bytes at `address`: its byte is read and written,
+        which undoes a change of its other bits in the 300 ns between.
 
         OSError: EFAULT: not writable for the program, or no memory; ESRCH: it has ended.
         """
