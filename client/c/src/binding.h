@@ -49,8 +49,6 @@
 #define UT_THREAD utb_thread
 #define UT_CPU_OFFSET utb_cpu_offset
 #define DR_WAITS dr_may_wait
-#include "producer.h"
-
 #include "emit.h"
 
 #pragma GCC visibility push(default)
@@ -137,7 +135,6 @@ void utb_on_warning(void (*hook)(void));
 extern struct data_ring *utb_views; /* (Compile with -fPIC: no copy of it.) */
 unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t size, uint64_t place)
 	__attribute__((cold));
-void utb_wake(const struct utb_reserved *r) __attribute__((cold));
 #pragma GCC visibility pop
 
 /* Space for a record, or with DR_REFUSED as `flag` for a refusal (data_ring.h). NULL: there is none and it
@@ -148,36 +145,15 @@ static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t 
 	/* Once: another thread may detach the event at any time (utb_end). A registration stays readable. */
 	struct ut_target *target = (struct ut_target *)__atomic_load_n(&event->registration, __ATOMIC_ACQUIRE);
 	uint64_t place;
-	struct data_ring view;
-	int half = 0;
 
-	r->must_settle = 0;
+	r->half = r->must_settle = 0;
 	r->reg = (struct ut_reg *)target;
 	if (__builtin_expect(!target, 0))
 		return NULL;
 	place = atomic_load_explicit(&target->place, memory_order_acquire);
-	view = ut_view(utb_views, place);
-	if (__builtin_expect(view.header && size <= DR_MAX_PAYLOAD, 1)) {
-		r->record = ut_reserve(&view, (uint32_t)place | flag, size, &half);
-		if (__builtin_expect(r->record != NULL, 1)) {
-			r->header = view.header;
-			r->size = size;
-			r->ring = (uint16_t)(place >> 32);
-			r->half = (uint8_t)half;
-			return r->record->payload;
-		}
-	}
-	r->half = (uint8_t)half;
+	if (__builtin_expect(size <= DR_MAX_PAYLOAD, 1) && ut_reserve_at(utb_views, place, flag, size, r))
+		return r->record->payload;
 	return utb_reserve_slowly(r, size, place);
-}
-
-static inline void utb_commit(const struct utb_reserved *r)
-{
-	struct data_ring view;
-
-	view.header = r->header;
-	if (__builtin_expect(dr_commit(&view, r->record, r->size) || r->half, 0))
-		utb_wake(r);
 }
 
 #endif

@@ -6,39 +6,16 @@
 #define UT_THREAD ut_own
 #define UT_CPU_OFFSET ut_own_cpu
 #define DR_WAITS dr_may_wait
-#include "producer.h"
+#include "emit.h"
 
 #include <limits.h>
 #include <sys/syscall.h>
 
-#include "connection.h"
-#include "emit.h"
+#include "events.h"
 #include "session.h"
 
 _Static_assert(sizeof(struct utb_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal),
 	       "utracefs_reserved");
-
-static inline int reserve_at(struct ut_reg *reg, uint64_t place, uint32_t flag, uint32_t size,
-			     struct utb_reserved *r)
-{
-	struct data_ring view = ut_view(ut_views, place);
-	int half;
-
-	r->half = 0;
-	if (__builtin_expect(!view.header, 0))
-		return 0;
-	r->record = ut_reserve(&view, (uint32_t)place | flag, size, &half);
-	if (__builtin_expect(!r->record, 0)) {
-		r->half = (uint8_t)half;
-		return 0;
-	}
-	r->header = view.header;
-	r->reg = reg;
-	r->size = size;
-	r->ring = (uint16_t)(place >> 32);
-	r->half = (uint8_t)half;
-	return 1;
-}
 
 /* Whether the attempt at `place` was not counted, and another place may be available: a child's first record,
  * or a ring that the daemon has closed. Otherwise counts it. */
@@ -112,7 +89,7 @@ static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uin
 			lose(reg, place, flag);
 			return 0;
 		}
-		if (reserve_at(reg, place, flag, size, r))
+		if (ut_reserve_at(ut_views, place, flag, size, r))
 			return 1;
 	}
 	if (!has_no_place(reg, place))
@@ -120,7 +97,7 @@ static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uin
 	if (!ut_reg_settle(reg) && (ut_reg_lose(reg) || !ut_reg_has_ring(reg)))
 		return 0;
 	place = atomic_load_explicit(&reg->place, memory_order_acquire);
-	if (reserve_at(reg, place, flag, size, r))
+	if (ut_reserve_at(ut_views, place, flag, size, r))
 		return 1;
 	if (r->half)
 		lose(reg, place, flag);
@@ -134,12 +111,12 @@ static inline int reserve_as(struct ut_reg *reg, uint32_t flag, uint32_t size, s
 {
 	uint64_t place = atomic_load_explicit(&reg->place, memory_order_acquire);
 
-	return __builtin_expect(reserve_at(reg, place, flag, size, r), 1) ||
+	r->reg = reg;
+	return __builtin_expect(ut_reserve_at(ut_views, place, flag, size, r), 1) ||
 	       reserve_later(reg, flag, size, place, r);
 }
 
-/* After a commit that asks for it. Keeps errno. */
-UT_EXPORTED void utb_wake(const struct utb_reserved *r)
+void utb_wake(const struct utb_reserved *r)
 {
 	int error = errno;
 
@@ -154,14 +131,6 @@ UT_EXPORTED void utb_wake(const struct utb_reserved *r)
 	errno = error;
 }
 
-static inline void commit(const struct utb_reserved *r)
-{
-	struct data_ring view = {.header = r->header};
-
-	if (dr_commit(&view, r->record, r->size) || r->half)
-		utb_wake(r);
-}
-
 /* In place of a record: the daemon counts it as refused (data_ring.h); without room, as lost. */
 static void refuse(struct ut_reg *reg, const char *field, const char *what)
 {
@@ -172,7 +141,7 @@ static void refuse(struct ut_reg *reg, const char *field, const char *what)
 		memcpy(r.record->payload, field, begin);
 		r.record->payload[begin] = ' ';
 		memcpy(r.record->payload + begin + 1, what, end);
-		commit(&r);
+		utb_commit(&r);
 		atomic_fetch_add_explicit(&reg->refused, 1, memory_order_relaxed);
 	}
 }
@@ -210,7 +179,7 @@ int utracefs_reserve(struct utracefs_event *event, size_t size, struct utracefs_
 
 void utracefs_commit(struct utracefs_reserved *reserved)
 {
-	commit((const struct utb_reserved *)(const void *)reserved->internal);
+	utb_commit((const struct utb_reserved *)(const void *)reserved->internal);
 }
 
 void utracefs_refuse(struct utracefs_event *event, const char *field, const char *what)
@@ -324,7 +293,7 @@ static int write_record(struct ut_reg *reg, const struct ut_record *p)
 		memcpy(r.record->payload, (const unsigned char *)p->iov[0].iov_base + p->skip, p->size);
 	else
 		gather(p, 0, r.record->payload, p->size);
-	commit(&r);
+	utb_commit(&r);
 	return 0;
 }
 

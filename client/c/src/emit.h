@@ -1,12 +1,12 @@
-/* Code that runs once per record (emit.c), for the public functions and bindings. */
+/*
+ * A record's way into a ring, for emit.c and, inline, for bindings. Both define UT_THREAD, UT_CPU_OFFSET and
+ * DR_WAITS of producer.h before.
+ */
 #ifndef UTRACEFS_EMIT_H
 #define UTRACEFS_EMIT_H
 
-#include <stdint.h>
-
-#include "data_ring.h"
+#include "producer.h"
 #include "target.h"
-#include "utracefs.h"
 
 struct ut_reg;
 
@@ -19,11 +19,6 @@ struct utb_reserved {
 	uint8_t half;
 	uint8_t must_settle; /* of a binding: there is no place now, and nothing is counted */
 };
-
-static inline struct ut_reg *ut_reg_of_event(const struct utracefs_event *event)
-{
-	return __atomic_load_n((struct ut_reg *const *)&event->registration, __ATOMIC_ACQUIRE);
-}
 
 /* A copy: where a signal handler forks in the middle of a record, the child's views are empty (ring.h). The
  * header is read last, and once: if there is one, all before it is of the same ring. */
@@ -40,5 +35,33 @@ static inline struct data_ring ut_view(const struct data_ring *views, uint64_t p
 /* Wait for room in a full ring as its `wait_us` says, until `*until` (0: not known yet). 0: in vain. Not if
  * this thread is in the middle of a record there, as a signal handler may be. */
 int ut_wait_for_room(uint32_t ring, uint32_t size, uint64_t *until);
+/* After a commit that asks for it. Keeps errno. */
+UT_EXPORTED void utb_wake(const struct utb_reserved *r) __attribute__((cold));
+
+/* Whether there is space for a payload of at most DR_MAX_PAYLOAD. */
+static inline int ut_reserve_at(const struct data_ring *views, uint64_t place, uint32_t flag, uint32_t size,
+				struct utb_reserved *r)
+{
+	struct data_ring view = ut_view(views, place);
+	int half = 0;
+
+	r->record = NULL;
+	if (__builtin_expect(view.header != NULL, 1))
+		r->record = ut_reserve(&view, (uint32_t)place | flag, size, &half);
+	r->header = view.header;
+	r->size = size;
+	r->ring = (uint16_t)(place >> 32);
+	r->half = (uint8_t)half;
+	return __builtin_expect(r->record != NULL, 1);
+}
+
+static inline void utb_commit(const struct utb_reserved *r)
+{
+	struct data_ring view;
+
+	view.header = r->header;
+	if (__builtin_expect(dr_commit(&view, r->record, r->size) || r->half, 0))
+		utb_wake(r);
+}
 
 #endif

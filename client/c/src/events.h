@@ -22,4 +22,9 @@ void ut_events_detach(struct utracefs_event *event);
 /* With the lock held: removes the declarations. */
 void ut_events_free(struct utb_session *session);
 
+static inline struct ut_reg *ut_reg_of_event(const struct utracefs_event *event)
+{
+	return __atomic_load_n((struct ut_reg *const *)&event->registration, __ATOMIC_ACQUIRE);
+}
+
 #endif

@@ -2,7 +2,6 @@
 #include <search.h>
 #include <stdlib.h>
 
-#include "emit.h"
 #include "events.h"
 #include "session.h"
 #include "thread.h"

@@ -20,8 +20,8 @@ LAYERS = """
     connection.c
     thread
     session
-    emit enablers
     events.h
+    emit enablers
     utracefs
     binding spans
 """
