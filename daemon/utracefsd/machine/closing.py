@@ -100,6 +100,8 @@ def is_behind(uid: int) -> bool:
 
 def waiting() -> int:
     """Descriptors that are not closed yet, of all users."""
+    if not _queues and not _closing:
+        return 0
     with _lock:
         return sum(map(len, _queues.values())) + _closing.total()
 
