@@ -6,9 +6,8 @@
      ├── timers           sleeps until the daemon's next deadline, or until there is one
      └── store            sends queued messages to a service manager that was busy
 
-The code between two awaits is one step. A step is a turn of one connection, whose time is bounded, or turns of
-several for a millisecond; or a round of records. So nobody delays the others for long. An idle daemon has no
-timer.
+The code between two awaits is one step: a turn of one connection, whose time is bounded, or turns of several
+for a millisecond; or a round of records. So nobody delays the others for long. An idle daemon has no timer.
 
 Errors: a client's mistakes get an error response or end its connection, and are not logged. An unexpected
 exception ends the request, the connection or the step that it occurs in, is counted and logged with its
