@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 
 import utracefsd.daemon
+from tests.simulation.model import MOST_EVENTS
 from tests.simulation.rings import DATA_RINGS, DataRing
 from utracefsd.connections import data_connection
 from utracefsd.consumers.plugins import plugins
@@ -34,6 +35,7 @@ CPUS = 2
 MOST = {
     Resource.CONNECTIONS: 2,
     Resource.RING_BYTES: DataRing.counted(max(DATA_RINGS)),
+    Resource.EVENTS: MOST_EVENTS,
     Resource.REGISTRATIONS: 4,
     Resource.ENABLERS: 2,
     Resource.ENABLER_PAGES: 1,

@@ -40,6 +40,7 @@ PLAIN: dict[str, dict[str, bytes]] = {
 """Files of an instance that keep what is written: texts, and how each is shown; first the default."""
 
 MANY = 1 << 30
+MOST_EVENTS = 2
 
 LINE = (
     rb"^.{16}-\d+(?: +\([\d -]+\))? +\[(\d+)\]"
@@ -105,7 +106,8 @@ class Part:
 class Program(Part):
     """One that has a connection, or waits for the next daemon."""
 
-    def __init__(self) -> None:
+    def __init__(self, uid: int) -> None:
+        self.uid = uid
         self.events: list[str] = []
         """By write_index; "": it has no event."""
         self.connected = True
@@ -115,6 +117,8 @@ class Program(Part):
         """This daemon reads its ring."""
         self.early = False
         """Records of its ring wait for their registrations."""
+        self.waits_no_more = False
+        """But for this daemon, since its user may not register more."""
         self.has_waited = False
         """Others may have been taken in before its oldest record."""
         self.ended = False
@@ -135,7 +139,7 @@ class Program(Part):
         """Records that a daemon takes in, out of its ring. An unfinished one is waited for while its program
         lives."""
         ring = self.ring if self.ring and self.adopted else []
-        known = len(self.known) if self.early else 1 << 16
+        known = len(self.known) if self.early and not self.waits_no_more else 1 << 16
         at = next((i for i, r in enumerate(ring) if r.n == abs(self.stopped)), len(ring))
         if self.ended and at < len(ring):
             del ring[at : len(ring) if self.stopped < 0 else at + 1]
@@ -243,6 +247,10 @@ class Model(Part):
         """Events that exist: their fields."""
         self.latest: dict[str, str] = {}
         """Also of events that are gone."""
+        self.owners: dict[str, int] = {}
+        """The same of their users: each has at most MOST_EVENTS, root any number."""
+        self.idle: list[str] = []
+        """Events without a program, first those without one for longest."""
         self.awaited: set[str] = set()
         """Events that stay some seconds after a restart without a program."""
         self.readers: dict[int, Reader] = {}
@@ -280,28 +288,68 @@ class Model(Part):
         """An event is removed with its last reference."""
         if self.keeps:
             return
-        left = self.fields.keys() - self.awaited
+        left = self._without_program() - self.awaited
+        for name in left - self._in_use() if left else ():
+            self._remove(name)
+
+    def _without_program(self) -> set[str]:
+        left = set(self.fields)
         for p in self.programs.values():
             left.difference_update(p.events if p.connected else (), p.orphan or ())
-        left.difference_update(reader.name for reader in self.readers.values())
-        for name in left - self._in_ftrace() if left else ():
-            del self.fields[name]
-            self.emitted.pop(name, None)
-            for i in self.instances.values():
-                i.filters.pop(name, None)
-                self.unsure.update(r.n for r in [*i.kept, *(i.spare or ())] if r.name == name)
+        if left != set(self.idle):
+            self.idle = [name for name in self.idle if name in left]
+            self.idle += [name for name in self.fields if name in left and name not in self.idle]
+        return left
+
+    def _in_use(self, but_for: str = "") -> set[str]:
+        """By consumers, but for readers of that kind."""
+        return self._in_ftrace().union(r.name for r in self.readers.values() if r.kind != but_for)
+
+    def _remove(self, name: str) -> None:
+        del self.fields[name]
+        self.idle = [one for one in self.idle if one != name]
+        self.awaited.discard(name)
+        self.emitted.pop(name, None)
+        for i in self.instances.values():
+            i.filters.pop(name, None)
+            self.unsure.update(r.n for r in [*i.kept, *(i.spare or ())] if r.name == name)
+
+    def lacks_room(self, uid: int, name: str) -> bool:
+        """For one more event of its user."""
+        return name not in self.fields and self._is_full(uid) and not self._may_go(uid)
+
+    def _is_full(self, uid: int) -> bool:
+        return uid != 0 and sum(self.owners[name] == uid for name in self.fields) >= MOST_EVENTS
+
+    def _may_go(self, uid: int) -> list[str]:
+        """Events of that user that make room for others; a stream gets them again when they come back."""
+        idle = self._without_program() - self._in_use(but_for="stream")
+        return [name for name in self.idle if name in idle and self.owners[name] == uid]
+
+    def make_room(self, uid: int, name: str) -> bool:
+        """For one more event of its user."""
+        if name in self.fields or not self._is_full(uid):
+            return True
+        found = self._may_go(uid)
+        if found:
+            # Others that were examined first come last the next time.
+            asked = [one for one in self.idle[: self.idle.index(found[0])] if self.owners[one] == uid]
+            self.idle = [one for one in self.idle if one not in asked] + asked
+            self._remove(found[0])
+        return bool(found)
 
     # Programs
 
     def register(self, pid: int, name: str, fields: str, index: int | None = None) -> bool:
         """Whether it is accepted."""
-        is_accepted = self.fields.get(name, fields) == fields
-        events = self.programs[pid].events
+        uid, events = self.programs[pid].uid, self.programs[pid].events
+        is_accepted = self.fields.get(name, fields) == fields and self.make_room(uid, name)
         if index is not None:
             self.have(pid, index, name if is_accepted else "")
         elif is_accepted and name not in events:
             events.append(name)
         if is_accepted:
+            self.owners[name] = self.owners[name] if name in self.fields else uid
             self.fields[name] = self.latest[name] = fields
         return is_accepted
 
@@ -397,7 +445,7 @@ class Model(Part):
         for pid, program in self.programs.items():
             waits = pid in living or program.is_stranger
             program.connected, program.early = False, program.early and waits and pid in stored
-            program.has_waited = bool(program.stopped)
+            program.has_waited, program.waits_no_more = bool(program.stopped), False
             program.adopted = pid in stored
             program.orphan = list(program.known) if pid in stored else None
             program.ended = not waits
@@ -452,6 +500,7 @@ class Model(Part):
         """The settings are older ones; which, only the daemon knows."""
         names = {line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()}
         self.fields = {name: self.latest[name] for name in names}
+        self.awaited = set(names)
         self.record_tgid = texts["options/record-tgid"] == b"1\n"
         self.tgids = set()
         found = {"", *texts["instances"].decode().split()}

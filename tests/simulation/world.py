@@ -649,7 +649,7 @@ class World:
         uid = USERS[user % len(USERS)]
         program = Program(self.machine.start(uid), uid)
         self.programs.append(program)
-        self.each(lambda m: m.programs.setdefault(program.pid, ModelProgram()))
+        self.each(lambda m: m.programs.setdefault(program.pid, ModelProgram(uid)))
         self._open(program)
 
     def _open(self, program: Program) -> bool:
@@ -720,7 +720,8 @@ class World:
             cut=cut,
             after=lambda m: m.register(program.pid, name, fields),
         )
-        _expect_emfile(error, is_full)
+        if is_full:
+            expect("error of too many registrations", error and error[0], errno.EMFILE)
         if error is None:
             if command not in program.commands:
                 program.commands.append(command)
@@ -731,8 +732,10 @@ class World:
             program.indexed = max(program.indexed, index + 1)
             return True
         self.reached[f"register errno {error[0]}"] += 1
-        if error[0] == errno.EADDRINUSE:
-            self._keep(lambda m: m.fields.get(name, fields) != fields, f"{name} {fields} is refused: {error}")
+        self._keep(
+            lambda m: is_full or _refuses(program.pid, name, fields, error[0], m),
+            f"{command} is refused: {error}",
+        )
         return False
 
     def _has_too_many(self, program: Program, index: int) -> bool:
@@ -806,7 +809,7 @@ class World:
             program.indexes.append(0)
         self.programs.append(program)
         for m in self.models:
-            born = m.programs[program.pid] = ModelProgram()
+            born = m.programs[program.pid] = ModelProgram(uid)
             born.ring, born.adopted, born.connected = [], False, False
         self._emit_early(program, event, number)
         return program
@@ -874,8 +877,9 @@ class World:
             self._abandon(program)
             return False
         for (index, command), (number, _) in zip(commands.items(), stages[ring:], strict=True):
-            _expect_emfile(found[number][0], full[index])
-            if not full[index]:
+            if full[index]:
+                expect("error of too many registrations", (found[number][0] or [0])[0], errno.EMFILE)
+            else:
                 program.indexed = max(program.indexed, index + 1)
             self._learn(program, index, command, *found[number])
         return True
@@ -1587,7 +1591,7 @@ class World:
 def _adopts(pid: int, early: bool, answer: Any, m: Model) -> bool:
     program = m.programs[pid]
     if early:
-        program.connected, program.events = True, []
+        program.connected, program.events, program.waits_no_more = True, [], False
     if answer is None or answer[0] is None:
         program.adopted, program.early = True, early
         program.orphan = None
@@ -1596,18 +1600,29 @@ def _adopts(pid: int, early: bool, answer: Any, m: Model) -> bool:
     return True
 
 
-def _expect_emfile(error: Any, is_full: bool) -> None:
-    expect("EMFILE", (error or [0])[0] == errno.EMFILE, is_full)
-
-
 def _registers(pid: int, index: int, command: str, refused: Any, answer: Any, m: Model) -> bool:
     """False: this world gives another answer. Without one it decides. refused: the answer that must come."""
     answer = answer or refused
     name, fields = command.split(" ", 1)
     if answer is None or answer[0] is None:
         return m.register(pid, name, fields, index) or answer is None
+    if refused is not None:
+        m.programs[pid].waits_no_more = True
+        return True
     m.have(pid, index, "")
-    return answer[0][0] != errno.EADDRINUSE or m.fields.get(name, fields) != fields
+    return _refuses(pid, name, fields, answer[0][0], m)
+
+
+def _refuses(pid: int, name: str, fields: str, number: int | str, m: Model) -> bool:
+    """Whether a registration has this error in that world."""
+    uid = m.programs[pid].uid
+    if number == errno.EADDRINUSE:
+        return m.fields.get(name, fields) != fields
+    if number == errno.EMFILE:
+        return m.lacks_room(uid, name)
+    if number == errno.ENOSPC:
+        m.make_room(uid, name)
+    return True
 
 
 def _and_forget(change: Callable[[Model], object], model: Model) -> object:
