@@ -698,6 +698,13 @@ static void play(unsigned place, const struct injection *wanted)
 	fflush(stdout);
 }
 
+/* So early that at the exit destructors of the library run before its function of atexit(3). */
+__attribute__((constructor)) static void begin_early(int argc, char **argv)
+{
+	if (argc > 1 && strncmp(argv[1], "child", 5) == 0)
+		utracefs_attach(&c_step);
+}
+
 /* The program is main() alone: so the library is in one that the program is linked with. */
 int instructions(int argc, char **argv) __attribute__((visibility("default")));
 

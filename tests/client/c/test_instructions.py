@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections import Counter
+from pathlib import Path
 
 import attrs
 import pytest
 
-from tests.client.c.building import build
+from tests.client.c.building import ROOT, SOURCE, build
 from tests.client.c.test_emit import of_way
 from tests.integration.conftest import DaemonProcess
 
@@ -152,8 +154,16 @@ def failures(path: str, injection: str, way: str, all_played: list[Played], arri
     return failed
 
 
-def play(daemon: DaemonProcess, path: str, injection: str, phase: int, count: int, way: str) -> None:
-    program = build("build/tests/instructions") / "tests" / "instructions"
+def play(
+    daemon: DaemonProcess,
+    path: str,
+    injection: str,
+    phase: int = 0,
+    count: int = 0,
+    way: str = "ring",
+    program: Path | None = None,
+) -> None:
+    program = program or build("build/tests/instructions") / "tests" / "instructions"
     done = subprocess.run(
         [program, path, injection, str(phase), str(count)],
         env={**os.environ, **of_way(way)},
@@ -187,7 +197,7 @@ def interrupt_all(daemon: DaemonProcess, path: str, way: str, count: int) -> Non
 @pytest.mark.usefixtures("events_on")
 def test_some_instructions(daemon: DaemonProcess, path: str, way: str) -> None:
     """Others with each injection, the same in each run."""
-    interrupt_all(daemon, path, way, 3)
+    interrupt_all(daemon, path, way, 3 if way == "ring" else 8)
 
 
 @pytest.mark.soak
@@ -197,3 +207,54 @@ def test_some_instructions(daemon: DaemonProcess, path: str, way: str) -> None:
 @pytest.mark.usefixtures("events_on")
 def test_each_instruction(daemon: DaemonProcess, path: str, way: str) -> None:
     interrupt_all(daemon, path, way, 0)
+
+
+FAULTS = {
+    "what threads use is freed at the exit": (
+        "session.c",
+        "ut_phase == UT_UNLOADED && has_one_thread()",
+        "(has_one_thread() || 1)",
+        ("macro", "exit-there"),
+    ),
+    "the same, in a library that the program is linked with": (
+        "session.c",
+        " && has_one_thread()",
+        " && (has_one_thread() || 1)",
+        ("child", "exit-there"),
+    ),
+    "a child of a handler commits into its parent's ring": (
+        "ring.c",
+        "if (outlet->is_shared && mmap(",
+        "if (!outlet && mmap(",
+        ("macro", "fork-late"),
+    ),
+    "a child's new event loses its first record": (
+        "session.c",
+        "s->parents && !s->ring ?",
+        "s->parents ?",
+        ("first", "fork"),
+    ),
+    "a span ends a cancelled thread": (
+        "spans.c",
+        "syscall(SYS_getrandom, &seed, sizeof(seed), GRND_NONBLOCK)",
+        "getrandom(&seed, sizeof(seed), GRND_NONBLOCK)",
+        ("spans", "cancel"),
+    ),
+}
+"""Faults that the library has had: where, the text, what it was then; the path and injection that find it."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.usefixtures("events_on")
+def test_a_fault_is_found(daemon: DaemonProcess, tmp_path: Path, name: str) -> None:
+    file, text, fault, (path, injection) = FAULTS[name]
+    copy = tmp_path / "client" / "c"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("build*"))
+    (tmp_path / "protocol").symlink_to(ROOT / "protocol")
+    source = (copy / "src" / file).read_text()
+    assert source.count(text) == 1
+    (copy / "src" / file).write_text(source.replace(text, fault))
+    subprocess.run(["make", "-s", "-C", copy, "WARNINGS=", "build/tests/instructions"], check=True)
+    with pytest.raises(AssertionError, match=f"{path} {injection}: "):
+        play(daemon, path, injection, program=copy / "build" / "tests" / "instructions")
