@@ -17,9 +17,6 @@
  *     cut-off N           a child that finds no socket any more emits N records; prints lost records
  *     vfork N             N records, one of a child of vfork(2), and one more
  *     sandbox MS          forbids itself poll(2), emits two records, idles; prints the ms of cpu time
- *     raw-fork            a child made by clone(2), without the fork handlers, emits
- *     fork-inside N       a handler forks while a record is written; its child writes the rest after N later
- *                         ones, emits another one and prints its number of lost ones
  *     nested PID COUNT [fork]
  *                         emits while the daemon PID is stopped and a handler that may interrupt itself
  *                         emits; its COUNTth run continues the daemon. Prints the depth of handlers.
@@ -35,7 +32,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -438,59 +434,6 @@ static int emit_in_vfork(int nr)
 	return status;
 }
 
-static int raw_fork(void)
-{
-	pid_t child;
-	int status;
-
-	UTRACEFS_EMIT(c_count, 8, 0);
-	child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-	if (child == 0) {
-		UTRACEFS_EMIT(c_count, 8, 1);
-		_exit(0);
-	}
-	waitpid(child, &status, 0);
-	return status;
-}
-
-static char *page; /* cannot be read at first */
-static int go_on[2], is_child;
-
-static void fork_here(int number)
-{
-	char byte;
-
-	(void)number;
-	mprotect(page, 4096, PROT_READ);
-	is_child = fork() == 0;
-	if (is_child && read(go_on[0], &byte, 1) < 0)
-		_exit(3);
-}
-
-static int fork_inside(uint64_t nr)
-{
-	const struct iovec payload = {page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 12};
-	int status = 1;
-
-	UTRACEFS_EMIT(c_count, 6, 0);
-	signal(SIGSEGV, fork_here);
-	if (pipe(go_on) || utracefs_flush(20000) || utracefs_emit_iov(&c_count, &payload, 1))
-		return 1;
-	for (uint64_t i = 1; !is_child && i <= nr; i++) {
-		UTRACEFS_EMIT(c_count, 6, i);
-		if (i % 1000 == 0)
-			utracefs_flush(20000);
-	}
-	if (is_child) {
-		UTRACEFS_EMIT(c_count, 7, 0);
-		print_lost();
-	} else if (write(go_on[1], "", 1) == 1) {
-		wait(&status);
-		return status;
-	}
-	return 0;
-}
-
 int main(int argc, char **argv)
 {
 	const char *scenario = argc > 1 ? argv[1] : "";
@@ -531,10 +474,6 @@ int main(int argc, char **argv)
 		return emit_in_vfork(nr);
 	if (strcmp(scenario, "sandbox") == 0)
 		return sandbox(nr);
-	if (strcmp(scenario, "raw-fork") == 0)
-		return raw_fork();
-	if (strcmp(scenario, "fork-inside") == 0)
-		return fork_inside(count_each);
 	if (strcmp(scenario, "closed") == 0)
 		return closed(nr);
 	fprintf(stderr, "no scenario %s\n", scenario);

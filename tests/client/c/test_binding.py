@@ -364,17 +364,6 @@ def test_what_was_emitted_before_an_answer_that_says_off_is_not_sent(
         assert values(daemon) == [8]
 
 
-def test_a_child_is_forked_between_reserve_and_commit(daemon: DaemonProcess, program: Program) -> None:
-    assert program.number(f"attach 0 {COUNT}") == 0
-    assert program.number("reserve 0 1") == 1
-    assert program.number("fork") != program.pid
-    program.number("commit")
-    assert program.ask("event 0").split()[0] == "1"
-    assert program.number("emit 0 2") == 1
-    assert program.number("flush 0 5000") == 0
-    assert values(daemon) == [2]
-
-
 def test_an_event_of_a_child_is_registered_as_its_parents(program: Program) -> None:
     program.number(f"attach 0 {COUNT}")
     assert program.number("look 0") == 1

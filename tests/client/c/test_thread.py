@@ -52,29 +52,6 @@ def test_what_a_child_emits_that_cannot_reach_the_daemon_is_counted_as_lost(
     assert (emitted, consumers["ftrace"]["recorded"], consumers["ftrace"]["lost"]) == (11, 1, 10)
 
 
-def test_a_child_that_knows_of_no_fork(daemon: DaemonProcess, run: Run) -> None:
-    """A child made by clone(2): no fork handlers run."""
-    run("emitting", "raw-fork")
-    with daemon.tree() as tree:
-        found = re.findall(
-            r"emitting-(\d+) .* who=0x8 \(8\) i=0x\w+ \((\d)\)", tree.read_file("trace").decode()
-        )
-    assert sorted(i for _, i in found) == ["0", "1"] and found[0][0] != found[1][0]
-
-
-@WAYS
-def test_a_handler_forks_in_the_middle_of_a_record(daemon: DaemonProcess, run: Run, way: str) -> None:
-    """The child writes the rest when the daemon has cleared that place, and the parent has gone round the
-    ring: the parent's records are all there, and right. The child's is lost, and counted."""
-    small = {"UTRACEFS_RING_KB": "64", "UTRACEFS_BUFFER_KB": "64"}
-    assert run("emitting", "fork-inside", 5000, **small, **of_way(way)) == "lost 1\n"
-    assert numbers(daemon) == (5003, 1)
-    found = [" ".join(line.split()[::2]) for line in lines(daemon, "c_count")]
-    assert sorted(found) == sorted(
-        ["who=0x0 i=0x0", "who=0x7 i=0x0", *(f"who=0x6 i={i:#x}" for i in range(5001))]
-    )
-
-
 @WAYS
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_child_that_shares_its_parents_memory(
@@ -318,32 +295,6 @@ def test_a_library_with_events_comes_and_goes(
     done = subprocess.run([*before, loader, library, str(times)], timeout=400, check=False)
     assert done.returncode == 0
     assert lines(daemon, "c_loaded") == [f" n={n:#x} ({n})" for n in range(times)]
-
-
-EXITS = """
-#include <pthread.h>
-#include <unistd.h>
-void work(int);
-static void *emit(void *none) { for (;;) work(1); return none; }
-int main(void)
-{
-	pthread_t made;
-	for (int i = 0; i < 3; i++)
-		pthread_create(&made, 0, emit, 0);
-	return usleep(30000);
-}
-"""
-
-
-def test_the_exit_of_a_program_that_is_linked_with_a_library_whose_threads_emit(
-    built: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "loaded.c").write_text(LIBRARY)
-    (tmp_path / "exits.c").write_text(EXITS)
-    static = (str(built / "libutracefs.a"),)
-    library = compiled(tmp_path / "loaded.c", built, "-shared", "-fvisibility=hidden", library=static)
-    exits = compiled(tmp_path / "exits.c", built, f"-Wl,-rpath,{tmp_path}", library=(str(library),))
-    assert {subprocess.run([exits], timeout=60, check=False).returncode for _ in range(20)} == {0}
 
 
 BOTH = """

@@ -41,6 +41,7 @@ def trace(frame, what, _):
             signal.raise_signal(signal.SIGUSR1)
     return trace
 
+sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for it at the next settrace
 place, left, child = 0, 1, None
 while left <= 0 or not place:
     place += 1
