@@ -181,7 +181,7 @@ def test_a_peer_that_stops_sending_gets_its_delayed_answer(program: Program, clo
 
 
 def test_what_an_ended_connection_left_in_its_ring(folder: Path) -> None:
-    """Its process runs, and a thread may still commit what it has reserved; so that is not touched."""
+    """Its process runs, and a thread may still commit what it has reserved: until then it stays."""
     daemon = daemon_in(folder)
     register(daemon, b"a u32 n", REG_PERSIST)
     write(daemon, b"events/enable", b"1")
