@@ -94,24 +94,6 @@ def test_numbers_without_an_event_are_one_line_of_the_state(around: Around) -> N
     assert len(ring.event_ids) == 65536
 
 
-def test_a_read_that_waits_is_answered_at_the_end_of_the_step_that_brings_a_record(around: Around) -> None:
-    daemon = around.daemon
-    producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
-    around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})
-    around.ask(daemon.tracefs, tree, "write_file", "events/enable", b"1", True)
-    handle = around.ask(daemon.tracefs, tree, "open", "trace_pipe", os.O_RDONLY)
-    tree.sendall(encode_request(9, "read", [handle, 4096]))
-    around.turn(daemon.tracefs)
-    daemon.hand_on()
-    producer.sendall(msgpack.packb(bytes(8)))
-    around.turn(daemon.data)
-    assert select.select([tree], [], [], 0)[0] == []
-    daemon.hand_on()
-    _kind, msgid, error, result = msgpack.unpackb(tree.recv(1 << 16))
-    assert (msgid, error) == (9, None)
-    assert b"one: n=0x0 (0)" in result
-
-
 def test_a_watcher_is_woken_when_the_buffer_is_filled_so_far(around: Around) -> None:
     daemon = around.daemon
     producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
@@ -171,35 +153,6 @@ def test_held_resources_and_their_limits(around: Around) -> None:
     lately = text.partition("\ntime of the daemon lately, in ms:\n")[2]
     assert lately.startswith(f"  user {uid}: ")
     assert float(lately.split()[2]) > 0
-
-
-def test_the_last_requests_of_closed_connections_take_in_nothing_again(
-    around: Around, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One operation carries out several of them, and misses no record that was sent before."""
-    daemon = around.daemon
-    tree = around.connect(daemon.tracefs)
-    producer = around.connect(daemon.data)
-    around.ask(daemon.tracefs, tree, "write_file", "dynamic_events", b"u:one u32 n\n", False)
-    index = around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})["write_index"]
-    around.ask(daemon.tracefs, tree, "write_file", "events/user_events/one/enable", b"1", True)
-    taken_in: list[int] = []
-    take_in_all = daemon.data.take_in_all
-
-    def counted() -> None:
-        taken_in.append(1)
-        take_in_all()
-
-    monkeypatch.setattr(daemon.data, "take_in_all", counted)
-    producer.sendall(msgpack.packb(index.to_bytes(4, "little") + bytes(4)))
-    for _ in range(5):
-        client = around.connect(daemon.tracefs)
-        client.sendall(encode_request(1, "write_file", ["events/user_events/one/enable", b"0", True]))
-        client.close()
-    daemon.take_in_all()
-    assert len(taken_in) == 1
-    assert around.ask(daemon.tracefs, tree, "read_file", "events/user_events/one/enable") == b"0\n"
-    assert b"emitted: 1\n" in around.ask(daemon.tracefs, tree, "read_file", "events/user_events/one/stats")
 
 
 def test_at_its_end_it_leaves_no_record_unread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

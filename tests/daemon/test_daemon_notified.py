@@ -192,33 +192,6 @@ def test_after_a_second_it_is_answered_all_the_same(around: Around, log: pytest.
     assert tree.heard() == [[1, msgid, None, 1]]
 
 
-def test_no_wait_for_a_program_that_ended(around: Around) -> None:
-    program, tree = around.program(), around.administrator()
-    msgid = tree.enable(True)
-    around.turn()
-    program.sock.close()
-    around.turn()
-    assert tree.heard() == [[1, msgid, None, 1]]
-
-
-def test_several_operations_wait_at_once(around: Around) -> None:
-    program, one, two = around.program(tokens=3), around.administrator(), around.administrator()
-    first, second = one.enable(True), one.enable(False)
-    around.turn()
-    third = two.enable(True)
-    around.turn()
-    assert (one.heard(), two.heard()) == ([], [])
-    assert program.heard() == [changed(1, [0, 0], [1, 0], [2, 0])], "at the end of the step: both"
-    program.written(1)
-    around.turn()
-    assert one.heard() == [[1, first, None, 1], [1, second, None, 1]]
-    assert two.heard() == []
-    assert program.heard() == [changed(2, [0, 1], [1, 1], [2, 1])]
-    program.written(2)
-    around.turn()
-    assert two.heard() == [[1, third, None, 1]]
-
-
 @pytest.mark.parametrize(
     ("path", "text"),
     [
@@ -274,26 +247,6 @@ def test_a_client_that_does_not_read_costs_no_more_than_its_tokens(around: Aroun
     program.written(1)
     around.turn()
     assert program.heard() == [changed(2, [0, 0], [1, 0], [2, 0], [3, 0])]
-
-
-def test_the_daemon_ends_while_somebody_waits(around: Around) -> None:
-    """It was carried out, so it is answered."""
-    around.program()
-    tree = around.administrator()
-    msgid = tree.enable(True)
-    around.turn()
-    around.daemon.close()
-    around.closed = True
-    assert tree.heard() == [[1, msgid, None, 1]]
-
-
-def test_a_peer_that_stops_sending_is_answered(around: Around) -> None:
-    around.program()
-    tree = around.administrator()
-    msgid = tree.enable(True)
-    tree.sock.shutdown(socket.SHUT_WR)
-    around.turn()
-    assert tree.heard() == [[1, msgid, None, 1]]
 
 
 def test_on_behalf_of_a_process(around: Around) -> None:
@@ -425,3 +378,14 @@ def test_after_all_notifications_no_timer_is_left(around: Around) -> None:
     assert len(tree.heard()) == 3
     around.at(around.now_ns + SECOND_NS)  # references that were dropped
     assert around.daemon.next_deadline_ns() is None
+
+
+def test_the_daemon_ends_while_somebody_waits(around: Around) -> None:
+    """It was carried out, so it is answered."""
+    around.program()
+    tree = around.administrator()
+    msgid = tree.enable(True)
+    around.turn()
+    around.daemon.close()
+    around.closed = True
+    assert tree.heard() == [[1, msgid, None, 1]]

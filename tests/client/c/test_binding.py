@@ -14,32 +14,17 @@ import pytest
 from tests.client.c.programs import Program, started
 from tests.client.c.test_connection import values
 from tests.client.c.test_emit import WAYS, of_way
-from tests.client.daemons.fake_daemon import Client, FakeDaemon, wait_for
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from tests.integration.conftest import DaemonProcess
 from tests.integration.test_conservation import stats
 
 COUNT = "c_count u32 i"
 
 
-def wait_for_the_next(fake: FakeDaemon, last: Client) -> None:
-    wait_for(lambda: fake.last is not last)
-
-
 @pytest.fixture(params=["ring", "socket"])
 def program(request: pytest.FixtureRequest, events_on: None, built: Path) -> Iterator[Program]:
     with started(built / "tests" / "binding", **of_way(request.param)) as program:
         yield program
-
-
-def test_an_event_on_the_process_session(daemon: DaemonProcess, program: Program) -> None:
-    assert program.number("threads") == 1
-    assert program.number(f"attach 0 {COUNT}") == 0
-    assert program.number("look 0") == 1
-    assert program.number("emit 0 0 100") == 100
-    assert program.number("flush 0 5000") == 0
-    assert program.ask("stats 0") == "1 0 0"
-    assert program.ask("event 0").split()[:3] == ["0", "0", "0"]
-    assert values(daemon) == list(range(100))
 
 
 def test_a_detached_event_is_not_written(daemon: DaemonProcess, program: Program) -> None:
@@ -129,28 +114,6 @@ def test_a_child_of_a_paused_program(daemon: DaemonProcess, program: Program) ->
     assert sorted(values(daemon)) == [1, 2]
 
 
-def test_the_end_of_the_interpreter(daemon: DaemonProcess, program: Program, directory: Path) -> None:
-    other = program.number(f"session {directory} 0")
-    events = [program.number(f"attach {session} {COUNT}") for session in (0, other)]
-    assert [program.number(f"emit {event} {event}") for event in events] == [1, 1]
-    assert program.number("end") == 0
-    assert [program.number(f"look {event}") for event in events] == [0, 0]
-    assert program.number(f"attach 0 {COUNT}") == -errno.ECANCELED
-    assert program.number("flush 0 5000") == 0
-    assert sorted(values(daemon)) == [0, 1]
-
-
-def test_flush_without_a_daemon(built: Path, directory: Path) -> None:
-    with started(built / "tests" / "binding") as program:
-        assert program.number("flush 0 100") == 0  # there is nothing
-        program.number(f"attach 0 {COUNT}")
-        assert program.number("flush 0 100") == 0
-        assert program.number("look 0") == 0
-        assert program.ask("stats 0") == "0 0 0"
-        assert program.ask("event 0").split()[2] == str(errno.ENOTCONN)
-        assert program.number("close 0") == program.number("close 0") == 0
-
-
 def test_a_wait_is_interrupted(daemon: DaemonProcess, program: Program) -> None:
     program.number(f"attach 0 {COUNT}")
     assert program.number("emit 0 1") == 1
@@ -191,35 +154,6 @@ def test_what_a_signal_handler_emits_meanwhile_is_kept(
             assert program.number("flush 0 300") == -errno.ETIMEDOUT
         assert program.number("flush 0 20000") == 0
         assert values(daemon) == [6, 7]
-
-
-def test_warnings(daemon: DaemonProcess, program: Program) -> None:
-    program.number("attach 0 c_warned u32 a")
-    assert program.number("look 0") == 1
-    program.number("attach 0 c_warned u32 b")
-    assert program.number("look 1") == 0
-    assert program.ask("warning").startswith("event c_warned is off: ")
-    assert program.ask("warning") == ""
-    assert program.ask("event 1").split()[2] == str(errno.EADDRINUSE)
-
-
-def test_warnings_that_come_again_are_said_once(built: Path, directory: Path) -> None:
-    (fake := FakeDaemon(directory)).start()
-    try:
-        fake.refuse[COUNT.encode()] = (errno.EINVAL, "no")
-        with started(built / "tests" / "binding", UTRACEFS_DATA_RING="0") as program:
-            program.number(f"attach 0 {COUNT}")
-            assert program.number("look 0") == 0
-            for _ in range(2):
-                last = fake.last
-                fake.notify(last, "error", [errno.EPROTO, "I do not like this"])
-                wait_for_the_next(fake, last)
-                program.number("look 0")
-            said = [program.ask("warning") for _ in range(3)]
-            assert said[0] == "event c_count is off: no (EINVAL)"
-            assert set(said[1:]) <= {"the daemon ends the connection: I do not like this", ""}
-    finally:
-        fake.stop()
 
 
 # ---- forked children
@@ -315,21 +249,6 @@ def test_what_was_not_sent_is_kept_for_the_next_daemon(built: Path, directory: P
             lost = int(program.ask("event 1").split()[0])
             assert len(got) + lost == pending
             assert program.ask("stats 0") == f"1 {lost} 0"
-    finally:
-        fake.stop()
-
-
-def test_what_the_daemon_refuses_is_counted_by_errno(built: Path, directory: Path) -> None:
-    fake = FakeDaemon(directory)
-    fake.enabled_from_start = {COUNT.encode()}
-    fake.start()
-    try:
-        with started(built / "tests" / "binding", UTRACEFS_DATA_RING="0") as program:
-            program.number(f"attach 0 {COUNT}")
-            assert program.number("look 0") == program.number("emit 0 1") == 1
-            for error, count in ((errno.EBADF, 2), (errno.EINVAL, 1), (errno.EBADF, 3)):
-                fake.notify(fake.last, "write_error", [error, 0, count])
-            wait_for(lambda: program.ask("event 0").endswith(f" {errno.EBADF}:5 {errno.EINVAL}:1"))
     finally:
         fake.stop()
 

@@ -91,40 +91,6 @@ def test_every_record_is_there_or_lost_whenever_the_daemon_is_killed(
     assert taken > 4000
 
 
-def test_records_of_a_ring_that_the_daemon_did_not_take(
-    daemon: DaemonProcess, events_on: None, built: Path
-) -> None:
-    """Stopped, it takes nothing; killed then, its successor adopts the ring and finds them all."""
-    with started(built / "tests" / "emitting", "steady") as program:
-        assert emit(program, 0) == (0, 1, 0)
-        daemon.signal(signal.SIGSTOP)
-        for number in range(1, 500):
-            assert emit(program, number) == (0, 1, 0)
-        daemon.stop(kill=True)
-        daemon.start()
-        until(program, lambda answer: answer == (0, 1, 0), 1_000_000)
-    assert values(daemon)[:500] == list(range(500))
-
-
-def test_records_that_were_half_way_into_the_socket_are_kept_for_the_next_daemon(
-    daemon: DaemonProcess, events_on: None, built: Path
-) -> None:
-    """Records that the socket had taken are lost with the killed daemon."""
-    with started(built / "tests" / "emitting", "steady", UTRACEFS_DATA_RING="0") as program:
-        assert emit(program, 0) == (0, 1, 0)
-        daemon.signal(signal.SIGSTOP)
-        for number in range(1, 15_000):
-            assert emit(program, number)[1:] == (1, 0)
-        daemon.stop(kill=True)
-        until(program, lambda answer: answer[1] == 0, 1_000_000)
-        assert emit(program, 0)[0] == 0
-        daemon.start()
-        until(program, lambda answer: answer[1] == 1, 1_000_000)
-    # (Records of several cpus that came in one read have one time.)
-    kept = sorted(n for n in values(daemon) if 0 < n < 15_000)
-    assert kept == list(range(kept[0], 15_000))
-
-
 def test_records_that_no_daemon_will_have_are_counted_as_lost(
     daemon: DaemonProcess, events_on: None, built: Path, directory: Path
 ) -> None:

@@ -59,25 +59,6 @@ def is_open(fd: int) -> bool:
     return True
 
 
-def test_receive(ends: Ends) -> None:
-    assert ends.link.receive(100) is None
-    assert ends.link.bytes_readable() == 0
-    ends.other.sendall(b"abcdef")
-    assert ends.link.bytes_readable() == 6
-    assert ends.link.receive(4) == (b"abcd", [])
-    assert ends.link.receive(4) == (b"ef", [])
-    assert ends.link.receive(4) is None
-    ends.other.close()
-    assert ends.link.receive(4) == (b"", [])
-
-
-def test_a_reset_is_the_end(ends: Ends) -> None:
-    ends.link.queue(b"never read")
-    ends.link.flush()
-    ends.other.close()
-    assert ends.link.receive(4) == (b"", [])
-
-
 def test_received_descriptors(ends: Ends, descriptors: list[int]) -> None:
     socket.send_fds(ends.other, [b"x"], descriptors[:DESCRIPTORS_IN_A_MESSAGE])
     received = ends.link.receive(100)
@@ -103,30 +84,6 @@ def test_a_message_loses_no_descriptor(ends: Ends, descriptors: list[int]) -> No
     assert len(received[1]) == DESCRIPTORS_IN_A_MESSAGE
     for fd in received[1]:
         os.close(fd)
-
-
-def test_what_is_queued_is_sent_in_order(ends: Ends) -> None:
-    for i in range(2000):
-        ends.link.queue(b"%d," % i)
-    assert ends.link.flush()
-    assert ends.link.waiting_bytes == 0
-    ends.link.finish()
-    assert ends.read_all() == b"".join(b"%d," % i for i in range(2000))
-
-
-def test_a_full_buffer_keeps_the_rest(ends: Ends) -> None:
-    text = bytes(range(256)) * 4096
-    for i in range(4):
-        ends.link.queue(text[i * (len(text) // 4) :][: len(text) // 4])
-    assert not ends.link.flush()
-    assert 0 < ends.link.waiting_bytes < len(text)
-    assert not ends.link.flush()
-    got = bytearray()
-    while not ends.link.flush():
-        got += ends.other.recv(1 << 16)
-    assert ends.link.waiting_bytes == 0
-    ends.link.finish()
-    assert bytes(got) + ends.read_all() == text
 
 
 def test_descriptors_go_with_the_first_byte_and_are_closed(ends: Ends, descriptors: list[int]) -> None:
@@ -190,27 +147,6 @@ def test_queueing_on_a_closed_link(ends: Ends, descriptors: list[int]) -> None:
     assert ends.link.waiting_bytes == 0
     assert not is_open(descriptors[0])
     assert ends.link.fileno() == -1
-
-
-def test_a_peer_that_is_gone_takes_everything(ends: Ends) -> None:
-    ends.other.sendall(b"last words")
-    ends.other.close()
-    ends.link.queue(b"x")
-    assert ends.link.flush()
-    assert ends.link.waiting_bytes == 0
-    assert ends.link.receive(100) == (b"last words", [])
-    assert ends.link.receive(100) == (b"", [])
-
-
-def test_finish_lets_the_peer_read_to_the_end(ends: Ends) -> None:
-    """Closing with unread bytes would be ECONNRESET for the peer, and sent messages might be lost to it."""
-    ends.other.sendall(bytes(100_000))
-    ends.link.queue(b"goodbye")
-    ends.link.flush()
-    ends.link.finish()
-    assert ends.read_all() == b"goodbye"
-    with pytest.raises(BrokenPipeError):
-        ends.other.send(b"x")
 
 
 def test_finish_closes_descriptors_that_were_sent_along(ends: Ends, descriptors: list[int]) -> None:

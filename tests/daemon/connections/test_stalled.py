@@ -1,6 +1,5 @@
 """Connections whose peer does not read its responses, and which of them can only be ended."""
 
-import os
 import socket
 
 from tests.daemon.connections.ports import Around, FakeConnection, fill
@@ -67,28 +66,4 @@ def test_a_peer_without_descriptors_is_waited_for(around: Around) -> None:
         around.turn()
     around.turn()
     assert len(made.data) > 1
-    assert around.port.next_deadline_ns() is None
-
-
-def test_a_peer_that_reads_again_in_time_continues(around: Around) -> None:
-    client, made = deaf_client(around)
-    with open("/dev/null", "rb") as null:
-        socket.send_fds(client, [b"y"], [null.fileno()])
-    received = 0
-    while received < MAX_WAITING_BYTES + (1 << 20):
-        received += len(client.recv(1 << 20))
-        around.turn()
-    later(around)
-    assert not made.closed_ns
-    assert bytes(made.data) == b"xy"
-    for fd in made.fds:
-        os.close(fd)
-
-
-def test_a_hangup_is_its_end_at_once(around: Around) -> None:
-    client, made = deaf_client(around)
-    client.close()
-    around.turn()
-    around.turn()
-    assert made.closed_ns
     assert around.port.next_deadline_ns() is None

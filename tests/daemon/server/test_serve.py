@@ -179,27 +179,6 @@ async def daemon(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> AsyncItera
 
 
 class TestTheWayOfARecord:
-    async def test_what_was_sent_before_a_request_is_in_its_answer(self, daemon: Running) -> None:
-        """Without an acknowledgement in between, and from connections not even accepted."""
-        await daemon.producer()
-        tree = await daemon.tree()
-        await tree.call("stat", "trace")
-        for n in range(50):
-            sock = socket.socket(socket.AF_UNIX)
-            sock.connect(os.fspath(daemon.serving.runtime.data_socket))
-            sock.sendall(encode_request(1, "DIAG_IOCSREG", [{"name_args": "hello u32 n"}]) + record(n))
-            sock.close()
-            assert numbers(await tree.call("read_file", "trace")) == list(range(n + 1))
-
-    async def test_a_control_write_is_ordered_after_it(self, daemon: Running) -> None:
-        producer, tree = await daemon.producer(), await daemon.tree()
-        for n in range(100):
-            await producer.send(record(n))
-            await tree.call("write_file", "tracing_on", b"0", True)
-            await producer.send(record(1000))
-            await tree.call("write_file", "tracing_on", b"1", True)
-        assert numbers(await tree.call("read_file", "trace")) == list(range(100))
-
     async def test_the_end_of_a_program_is_seen_before_a_delete(self, daemon: Running) -> None:
         await (await daemon.tree()).call("write_file", "dynamic_events", b"u:kept u32 n\n", False)
         for _ in range(20):
@@ -297,45 +276,6 @@ class TestHostileClients:
             assert number == errno.EPROTO
             await good()
 
-    async def test_a_flood_starves_no_connection(self, daemon: Running) -> None:
-        producer, other, tree = await daemon.producer(), await daemon.producer("other"), await daemon.tree()
-        stop = False
-
-        async def flood() -> None:
-            packet = b"".join(record(n) for n in range(5000))
-            while not stop:
-                await producer.send(packet)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(flood)
-            for n in range(20):
-                await other.send(record(n))
-                with trio.fail_after(60):
-                    assert await other.call("sync") is None
-                    stats = await tree.call("read_file", "events/user_events/other/stats")
-                assert stats.startswith(b"emitted: %d\n" % (n + 1))
-            stop = True
-        stats = await tree.call("read_file", "events/user_events/hello/stats")
-        emitted, _, ftrace = stats.splitlines()
-        recorded, filtered, lost = (int(word) for word in ftrace.split()[2::2])
-        assert recorded + filtered + lost == int(emitted.split()[1])
-        assert int(emitted.split()[1]) % 5000 == 0
-
-
-async def test_an_unexpected_exception_is_logged_and_answered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with daemon_at(tmp_path / "d") as daemon:
-        tree = await daemon.tree()
-
-        def fail(path: bytes) -> Any:
-            raise ZeroDivisionError
-
-        monkeypatch.setattr(daemon.serving.daemon.tree, "stat", fail)
-        assert await tree.fails("stat", "trace") == errno.EIO
-        assert await tree.call("read_file", "tracing_on") == b"1\n"
-    assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR"]
-
 
 class TestBeginningAndEnd:
     async def test_sockets_and_modes(self, tmp_path: Path) -> None:
@@ -358,30 +298,6 @@ class TestBeginningAndEnd:
                 daemon.cancel_scope.cancel()
                 assert await producer.message() is None
                 assert not any(status[:])
-
-    async def test_options_reach_their_places(self, tmp_path: Path) -> None:
-        async with daemon_at(
-            tmp_path / "d", status_pages=2, buffer_size_kb=100, user_events_max=2, plugins=[]
-        ) as daemon:
-            tree, producer = await daemon.tree(), await daemon.data()
-            assert (await producer.call("mmap_status"))["size"] == 8192
-            assert await tree.call("read_file", "buffer_size_kb") == b"103\n"
-            assert await tree.call("list_dir", "consumers") == []
-            for name in ("a", "b"):
-                await producer.call("DIAG_IOCSREG", {"name_args": name})
-            assert await producer.fails("DIAG_IOCSREG", {"name_args": "c"}) == errno.EMFILE
-
-    async def test_a_failed_start_removes_no_former_state(self, tmp_path: Path) -> None:
-        directory = tmp_path / "d"
-        async with daemon_at(directory, over=False) as daemon:
-            producer = await daemon.data()
-            await producer.call("DIAG_IOCSREG", {"name_args": "precious u32 n"})
-        (directory / "tracefs").write_bytes(b"in the way")
-        with pytest.raises(TraceError):
-            await serve(directory)
-        (directory / "tracefs").unlink()
-        async with daemon_at(directory) as daemon:
-            assert len(daemon.serving.daemon.table.named(b"precious")) == 1
 
     async def test_an_unexpected_error_removes_no_state(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,6 @@ from utracefsd.connections.port import (
     ACCEPT_NS,
     FEW,
     LAST_REQUESTS_NS,
-    LAST_WORDS_NS,
     SMALL_PIECE_BYTES,
     TAKE_IN_NS,
 )
@@ -384,35 +383,6 @@ class TestOurMistakes:
         around.connect()
         around.turn()
         assert (len(around.port), around.faults.count) == (1, 1)
-
-    @pytest.mark.parametrize("method", ["queue", "flush", "finish", "receive", "peek"])
-    def test_in_a_link(
-        self, around: Around, method: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        bad, other = around.connect(), around.connect()
-        around.turn()
-        link = next(iter(around.port)).link
-        peer = link.peer
-
-        def fail(*args: Any) -> None:
-            raise RuntimeError("a mistake")
-
-        monkeypatch.setattr(link, method, fail)
-        around.made[0].answer = lambda data: [(b"answer", [])]
-        with caplog.at_level(logging.ERROR):
-            bad.sendall(b"x")
-            around.turn()
-            around.port.take_in_all()
-            bad.close()
-            around.turn()
-            around.port.on_time(around.now_ns + 2 * LAST_WORDS_NS)
-            other.sendall(b"y")
-            around.turn()
-        assert around.made[1].data == b"y"
-        assert len(around.port) == 1
-        assert link.closed
-        assert around.port._connection_shares.shares.held(Resource.CONNECTIONS, peer.share) == 1
-        assert method == "peek" or around.faults.count > 0
 
 
 def test_a_client_that_does_not_read_gets_its_answer_in_time(around: Around) -> None:

@@ -21,11 +21,3 @@ def test_error_log(world: World) -> None:
     assert world.cat(b"error_log") == text
     world.wn(b"error_log", b"")
     assert world.cat(b"error_log") == b""
-
-
-def test_each_instance_has_its_own(world: World) -> None:
-    made = world.instances.make(b"x")
-    made.error_log.add("hist", "error", b"x", 0)
-    assert world.cat(b"error_log") == b""
-    assert world.cat(b"instances/x/error_log").count(b"Command:") == 1
-    assert made.settings.unsaved >= {"error_log"}

@@ -68,33 +68,6 @@ def test_what_none_before_could_have(instances: Instances, names: dict[int, byte
 # 200 instances, 4,000 events
 
 
-def test_two_hundred_cost_nothing_until_they_are_used(world: World) -> None:
-    for n in range(200):
-        world.instances.make(b"x%d" % n)
-    table = world.table
-    listeners = (table.before_created, table.on_created, table.on_removed, table.on_dynamic_removed)
-    assert [len(each) for each in listeners] == [0, 0, 0, 0], "a registration calls no instance"
-    events = [world.event(b"e%d u32 n" % n) for n in range(4000)]
-    assert sum(len(instance.events) for instance in world.instances) == 0, "and makes no object in it"
-
-    used = world.instances.get(b"x7")
-    assert used is not None
-    used.events.enable(events[0])
-    used.set_standing(b"later*")
-    assert [len(each) for each in listeners] == [0, 1, 1, 0]
-    world.event(b"later")
-    assert sum(len(instance.events) for instance in world.instances) == 2
-    world.emit(events[0], b"\1\0\0\0")
-    assert [instance.name for instance in world.instances if not instance.buffer.is_empty()] == [b"x7"]
-
-    for instance in world.instances:
-        instance.settings.unsaved.clear()
-    world.cat(b"events/enable")
-    world.cat(b"instances/x7/trace")
-    world.w(b"instances/x8/tracing_on", b"0")
-    assert [instance.name for instance in world.instances if instance.settings.unsaved] == [b"x8"]
-
-
 def test_the_journal_has_a_bit_for_each() -> None:
     header = Path(__file__).parents[4] / "daemon" / "utracefsd" / "intake" / "include" / "journal.h"
     found = re.search(r"#define JR_TAKEN_WORDS (\d+)", header.read_text())

@@ -6,7 +6,6 @@ import pytest
 
 from tests.daemon.tree.world import World, errno_of
 from utracefs_protocol.errors import TraceError
-from utracefsd.machine.peer import Peer
 
 
 def test_trace_marker(world: World) -> None:
@@ -68,17 +67,3 @@ def test_markers_that_cannot_be_recorded(world: World, path: bytes) -> None:
         assert recorded < 1000
     assert len(world.trace_lines()) == recorded > 10
     assert b"dropped events: 1\n" in world.cat(b"per_cpu/cpu0/stats")
-
-
-def test_a_marker_carries_the_writers_pid(world: World) -> None:
-    world.wn(b"trace_marker", b"hi", Peer(77, 0, 0, privileged=True))
-    assert world.trace_lines()[0].startswith(b"           <...>-77 ")
-
-
-def test_each_instance_has_its_own(world: World) -> None:
-    world.instances.make(b"x")
-    world.wn(b"instances/x/trace_marker", b"hello")
-    world.w(b"options/markers", b"0")
-    world.wn(b"instances/x/trace_marker_raw", b"\1\0\0\0")
-    assert world.trace_lines() == []
-    assert world.bodies(b"instances/x/trace") == [b"tracing_mark_write: hello", b"# 1 buf:"]

@@ -43,46 +43,6 @@ def count(data: bytes) -> int:
     return int.from_bytes(data, "little")
 
 
-def test_counting(perf: PerfEvents, event: Event, table: EventTable) -> None:
-    opened = opened_with(perf, {"config": event.id}, handle=3)
-    assert opened.descriptor() == -1
-    assert table.status_text() == b"test # Used by perf\n\nActive: 1\nBusy: 1\n"
-    for value in range(5):
-        assert write(event, value) == 0
-    assert count(opened.read()) == 5
-    opened.ioctl("RESET")
-    write(event)
-    assert count(opened.read()) == 1
-    opened.close()
-    opened.close()
-    assert table.status_text() == b"test\n\nActive: 1\nBusy: 0\n"
-    assert b"perf:3: recorded 6 filtered 0 lost 0\n" in event.tracepoint.stats_text()
-
-
-def test_a_disabled_one_stays_attached(perf: PerfEvents, event: Event, table: EventTable) -> None:
-    opened = opened_with(perf, {"name": "user_events:test", "disabled": True}, handle=1)
-    assert event.status.names() == ["perf"]
-    write(event)
-    opened.ioctl("ENABLE", None)
-    write(event)
-    opened.ioctl("DISABLE", 0)
-    write(event)
-    assert event.status.names() == ["perf"]
-    assert count(opened.read()) == 1
-    opened.close()
-    assert b"perf:1: recorded 1 filtered 2 lost 0\n" in event.tracepoint.stats_text()
-
-
-def test_it_keeps_its_event_alive(perf: PerfEvents, event: Event, table: EventTable) -> None:
-    opened = opened_with(perf, {"name": "test"}, handle=1)
-    table.release(event)
-    table.reap()
-    assert len(table) == 1
-    opened.close()
-    table.reap()
-    assert len(table) == 0
-
-
 @pytest.mark.parametrize(("watermark", "samples"), [(0, 2), (1, 1), (100, 1), (3072, 3), (1 << 31, 4)])
 def test_a_watcher_is_woken_at_the_watermark(
     perf: PerfEvents, table: EventTable, watermark: int, samples: int

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import errno
-import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,19 +51,6 @@ def test_the_largest_table_fits() -> None:
     assert HistTable.bytes_of(11, 8, 1) < 100 << 10
 
 
-def test_in_memory() -> None:
-    tables = Tables()
-    table = tables.make(0, 7, 8, 1)
-    assert table.path is None
-    count(table)
-    assert tables.bytes_of(0) == SIZE
-    tables.hold(table, 3)
-    tables.drop(table, 0)
-    assert (tables.bytes_of(0), tables.bytes_of(3), len(tables)) == (0, SIZE, 1)
-    tables.drop(table, 3)
-    assert len(tables) == 0
-
-
 def test_a_table_costs_the_same_however_many_there_are() -> None:
     """Thousands of triggers had kept the daemon busy for minutes."""
 
@@ -107,13 +93,6 @@ def test_files_and_a_successor(folder: Path) -> None:
     assert "hist.2" not in names(folder)
 
 
-def test_what_the_log_has_of_a_table() -> None:
-    assert saved_table("hist.6") == ("hist.6", False)
-    assert saved_table(["hist.7", True]) == ("hist.7", True)
-    for damaged in (None, [], ["hist.9"], ["hist.9", True, 1], [9, True], 9):
-        assert saved_table(damaged) == ("", False)
-
-
 def test_no_table_gets_a_name_that_waits_for_another(folder: Path) -> None:
     """A file may be gone while the log names it: its trigger is restored after one that needs a new file."""
     after = Tables(folder)
@@ -137,34 +116,6 @@ def test_the_file_says_how_many_entries_there_are(folder: Path) -> None:
     """The adopting daemon wants another number than the one that made it."""
     Tables(folder).make(0, 9, 16, 2)
     assert Tables(folder).adopt(0, "hist.1", 7, 16, 2).bits == 9
-
-
-def test_what_cannot_be_adopted_is_empty(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tables = Tables(folder)
-    tables.make(0, 7, 8, 1)
-    after = Tables(folder)
-    assert after.adopt(0, "hist.1", 7, 16, 1).path == str(folder / "hist.2")
-    assert after.adopt(0, "hist.7", 7, 16, 1).path == str(folder / "hist.3")
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    assert after.adopt(0, "", 7, 8, 1).path == str(folder / "hist.4")
-    assert after.adopt(0, "../etc", 7, 8, 1).path == str(folder / "hist.5")
-    assert len(caplog.records) == 2
-    caplog.clear()
-
-
-def test_without_room_for_the_first_record_it_continues_in_memory(
-    folder: Path, room: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
-    tables = Tables(folder)
-    table = tables.make(0, 7, 8, 1)
-    room(4096, of="/hist")
-    for _ in range(3):
-        count(table)
-    assert (table.hits, table.drops, len(table)) == (3, 0, 1)
-    assert (table.path, names(folder), tables.bytes_of(0)) == (None, [], SIZE)
-    assert "will not survive a restart" in caplog.text
-    caplog.clear()
-    tables.drop(table, 0)
 
 
 def test_limits() -> None:
@@ -221,3 +172,16 @@ def test_no_room_for_files(folder: Path, caplog: pytest.LogCaptureFixture) -> No
 )
 def test_names(name: str, wanted: bool) -> None:
     assert is_table_name(name) is wanted
+
+
+def test_in_memory() -> None:
+    tables = Tables()
+    table = tables.make(0, 7, 8, 1)
+    assert table.path is None
+    count(table)
+    assert tables.bytes_of(0) == SIZE
+    tables.hold(table, 3)
+    tables.drop(table, 0)
+    assert (tables.bytes_of(0), tables.bytes_of(3), len(tables)) == (0, SIZE, 1)
+    tables.drop(table, 3)
+    assert len(tables) == 0

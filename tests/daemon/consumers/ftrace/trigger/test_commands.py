@@ -69,45 +69,6 @@ def test_the_file(desk: Desk) -> None:
     assert desk.lines(desk.a) == [b"traceon:count=2"], "truncating leaves simple triggers"
 
 
-def test_an_event_with_triggers_cannot_be_deleted(desk: Desk) -> None:
-    persistent = desk.world.event(b"p u32 v", 1)
-    desk.world.let_go(persistent)
-    desk.write(persistent, b"traceon")
-    assert errno_of(lambda: desk.world.table.delete(b"p", privileged=True)) == 16
-    desk.write(persistent, b"!traceon")
-    desk.write(desk.a, b"enable_event:user_events:p")
-    assert errno_of(lambda: desk.world.table.delete(b"p", privileged=True)) == 16
-    desk.write(desk.a, b"!enable_event:user_events:p")
-    desk.world.table.delete(b"p", privileged=True)
-
-
-def test_an_instance_that_goes_takes_its_triggers_along(desk: Desk) -> None:
-    other = desk.world.instances.make(b"other")
-    for command in (b"traceoff", b"enable_event:user_events:b", b"enable_event:user_events:a"):
-        other.triggers.write(desk.a, command)
-    assert (desk.a.status, desk.b.status, len(other.sink.cells)) == (1, 1, 6)
-    desk.world.instances.remove(b"other")
-    assert (desk.a.status, desk.b.status, len(other.sink.cells)) == (0, 0, 0)
-    assert (desk.a.references, desk.b.references) == (1, 1)
-
-
-def test_many_events_in_many_instances(desk: Desk) -> None:
-    """An instance has one object for triggers; an event without triggers costs nothing."""
-    world = desk.world
-    events = [world.event(b"e%d u32 v" % number) for number in range(1000)]
-    instances = [world.instances.make(b"i%d" % number) for number in range(50)]
-    assert sum(len(instance.events) for instance in instances) == 0
-    for instance in instances:
-        instance.triggers.write(events[0], b"traceoff")
-    assert sum(len(instance.events) for instance in instances) == 50
-    assert len(events[0].tracepoint.probes) == 50
-    assert events[0].tracepoint.write(b"1234", ts_ns=1, cpu=0, pid=1) == 0
-    assert not any(instance.tracing_on for instance in instances)
-    for number in range(50):
-        world.instances.remove(b"i%d" % number)
-    assert (events[0].status, len(world.instances.cells)) == (0, 0)
-
-
 def test_how_many_triggers_an_event_may_have(desk: Desk) -> None:
     for i in range(MAX_TRIGGERS):
         assert desk.write(desk.a, b"hist:keys=v if v == %d" % i) == ""
