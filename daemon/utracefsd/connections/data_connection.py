@@ -584,13 +584,14 @@ class DataConnection:
 
     def _mmap_status(self, msgid: int, _: messages.MmapStatus, now_ns: int) -> None:
         status = messages.StatusMapped(self.table.status_file.size, True, messages.PROTOCOL_VERSION)
+        answer = encode_response(msgid, status.to_wire())
         try:
             fd = self.table.status_file.readonly_fd()
         except OSError as error:
             raise TraceError(
                 error.errno or errno.EIO, f"no descriptor for the status file: {error.strerror}"
             ) from error
-        self._send(encode_response(msgid, status.to_wire()), [fd])
+        self._send(answer, [fd])
 
     def _write(self, msgid: int, write: messages.Write, now_ns: int) -> None:
         time_ns = self._services.time_of_records(self._packet_ns)

@@ -322,6 +322,7 @@ STEPS = [
     steps=[("ring", 0), ("half", 0), ("enabler", 0)], broken=((EnablerTable, "forget_leaving"), 1, False)
 )
 @example(steps=[("notify", 0), ("token", 0)], broken=((EventTable, "add_notified_enabler"), 1, False))
+@example(steps=[("status_page", 0)], broken=((data_connection, "encode_response"), 1, False))
 @settings(deadline=None)
 def test_nothing_is_left_when_all_have_left(
     steps: list[tuple[str, int]], broken: tuple[tuple[Any, str], int, bool] | None
