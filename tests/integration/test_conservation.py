@@ -216,6 +216,41 @@ int main(void)
 """
 
 
+TAKES = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <utracefs.h>
+UTRACEFS_EVENT(cons, (u64, n));
+static int calls;
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	if (calls++ == 0)
+		dup2(open("/dev/null", O_RDWR), fd);
+	return syscall(SYS_sendmsg, fd, message, flags);
+}
+int main(void)
+{
+	for (int i = 0; i < 100; i++)
+		UTRACEFS_EMIT(cons, i);
+	return 0;
+}
+"""
+
+
+def test_a_program_that_replaces_the_clients_socket_before_its_first_message(
+    daemon: DaemonProcess, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """It connects again at once; before, its events were off for 50 ms."""
+    program = compiled(tmp_path, TAKES)
+    with daemon.tree() as tree:
+        tree.write_file("standing_events", b"user_events:cons\n")
+        subprocess.run([program], env=environment, check=True)
+        assert stats(tree.read_file("events/user_events/cons/stats"))[0] == 100
+
+
 WAITS = """
 #include <stdio.h>
 #include <unistd.h>

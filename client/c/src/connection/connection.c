@@ -278,7 +278,11 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	}
 	ut_go(s, s->state == UT_OFFERED ? UT_REFUSE : UT_PLAIN);
 	error = send_first(s);
-	if (error) {
+	if (error && !ut_is_ours(&s->socket)) {
+		end_connection(s); /* the program has just closed it */
+		ut_go(s, UT_TAKEN_AWAY);
+		s->due = now;
+	} else if (error) {
 		if (s->parents)
 			ut_session_give_up(s, &s->ring, 1);
 		lose_connection(s, now, error);
