@@ -201,12 +201,17 @@ void ut_wake(void)
 	ut_bell_ring(&ut_bell);
 }
 
-/* Whether it is not `process` that runs here; false where a sandbox refuses getpid(2). */
+/* Whether it is not `process` that runs here; false where a sandbox refuses getpid(2). (A signal handler may
+ * fork in here, so both are of one moment.) */
 static int is_another(void)
 {
-	pid_t here = getpid();
+	pid_t owner, here;
 
-	return here > 0 && here != process;
+	do {
+		owner = __atomic_load_n(&process, __ATOMIC_RELAXED);
+		here = getpid();
+	} while (owner != __atomic_load_n(&process, __ATOMIC_RELAXED));
+	return here > 0 && here != owner;
 }
 
 static sigset_t mask_of_fork;

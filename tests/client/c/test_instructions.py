@@ -52,7 +52,7 @@ ONLY_OF = {
 ONLY_WITH_A_RING = ("longjmp", "end-there")
 """Over the socket the rest is sent within half a second, and the daemon counts what is left."""
 
-WAYS = [(path, "ring") for path in PATHS] + [("macro", "socket"), ("child", "socket")]
+WAYS = [(path, "ring") for path in PATHS] + [("macro", "socket")]
 
 
 @attrs.frozen
