@@ -152,7 +152,7 @@ def reader_ns(session: utracefs.Session, event: utracefs.Event, program: str) ->
     command = [sys.executable, "-m", "utracefs", "bpftrace", "-e", probe]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as tool:
         try:
-            while not event:
+            while not (event.registered and event):
                 assert tool.poll() is None
                 time.sleep(0.01)
             time.sleep(1)

@@ -128,7 +128,7 @@ def produce(directory: str, count: int, go: Any, done: Any) -> None:
     os.environ["UTRACEFS_DIR"] = directory
     session = utracefs.Session(directory)
     event = session.event("bench_flat u64 a; u64 b")
-    while not event:
+    while not (event.registered and event):
         time.sleep(0.001)
     emit = event.emit
     for i in range(WARM_UP):  # the ring's pages are mapped, in both processes

@@ -149,7 +149,7 @@ def produce(directory: str, go: Any) -> None:
     os.environ["UTRACEFS_RING_KB"] = "32768"
     with utracefs.Session(directory) as session:
         event = session.event("bench_in u64 a; u64 b")
-        while not event:
+        while not (event.registered and event):
             time.sleep(0.001)
         emit = event.emit
         go.wait()

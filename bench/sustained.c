@@ -22,7 +22,7 @@ int main(int argc, char **argv)
 		return 2;
 	uint64_t per_s = strtoull(argv[1], NULL, 10), amount = strtoull(argv[2], NULL, 10), done = 0;
 #ifndef LTTNG
-	while (!utracefs_enabled(&bench_two))
+	while (!utracefs_enabled(&bench_two) || utracefs_event_error(&bench_two, NULL, 0))
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 #endif
 	uint64_t cpu = now(CLOCK_THREAD_CPUTIME_ID), begin = now(CLOCK_MONOTONIC), at = begin;

@@ -43,7 +43,7 @@ FLAT_OUT = 60
 PYTHON = """
 import sys, time, utracefs
 event = utracefs.event("bench_two u64 i; u64 five")
-while not event:
+while not (event.registered and event):
     time.sleep(0.001)
 end, i = time.monotonic() + float(sys.argv[1]), 0
 while time.monotonic() < end:

@@ -260,7 +260,7 @@ int main(void)
 {
 	uint64_t n = 1;
 	struct iovec iov = {&n, sizeof(n)};
-	while (!utracefs_enabled(&cons))
+	while (!utracefs_enabled(&cons) || utracefs_event_error(&cons, NULL, 0))
 		usleep(1000);
 	puts("on");
 	fflush(stdout);
@@ -374,7 +374,7 @@ int main(void)
 	struct utracefs_event_stats stats;
 	struct timespec now, end;
 	unsigned long long emitted = 0;
-	while (!utracefs_enabled(&flood))
+	while (!utracefs_enabled(&flood) || utracefs_event_error(&flood, NULL, 0))
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	clock_gettime(CLOCK_MONOTONIC, &end);
 	do {

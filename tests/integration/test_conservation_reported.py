@@ -203,7 +203,7 @@ def test_record_and_its_file(
     options, steps, expected = WAYS[way]
     recording = Recording(daemon, eventually, tmp_path / "out.dat", *options)
     # The status byte is set before the first record: all records from here on count.
-    program.run("while not event: pass")
+    program.run("while not (event.registered and event): pass")
     if way in ("overwritten", "dropped"):
         recording.process.send_signal(signal.SIGSTOP)
     for step in steps:
@@ -240,7 +240,7 @@ def test_trace_cmd_shows_the_same(
     daemon: DaemonProcess, program: Program, eventually: Callable[..., None], tmp_path: Path
 ) -> None:
     recording = Recording(daemon, eventually, tmp_path / "out.dat", "-b", "16384")
-    program.run("while not event: pass")
+    program.run("while not (event.registered and event): pass")
     program.run(FLOOD)
     program.run(FLUSH)
     program.run(SLOW)
@@ -255,7 +255,7 @@ def test_where_they_are_missing(
 ) -> None:
     """The record behind a loss reports it, and none is far from its place."""
     recording = Recording(daemon, eventually, tmp_path / "out.dat", "-b", "16384")
-    program.run("while not event: pass")
+    program.run("while not (event.registered and event): pass")
     program.run("emit(200000, 40)")
     program.run(FLUSH)
     program.run("emit(1, 40, 200000)")
@@ -283,7 +283,7 @@ def test_trace_pipe_and_trace(daemon: DaemonProcess, program: Program) -> None:
     with daemon.tree() as tree:
         tree.write_file("buffer_size_kb", b"16384")
         tree.write_file("set_event", b"told")
-        program.run("while not event: pass")
+        program.run("while not (event.registered and event): pass")
         program.run(FLOOD)
         program.run(FLUSH)
         program.run(SLOW)
@@ -373,7 +373,7 @@ def test_kept_and_lost_are_all_for_every_command(
     try:
         with daemon.tree() as tree:
             eventually(lambda: nr_attached(tree) == len(COMMANDS), "all are attached")
-        program.run("while not event: pass")
+        program.run("while not (event.registered and event): pass")
         for step in [*steps, FLUSH]:
             program.run(step)
         for process in running.values():

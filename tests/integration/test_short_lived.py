@@ -27,7 +27,7 @@ import ctypes, os, threading, time, utracefs
 os.sched_setaffinity(0, [{CPU}])
 event = utracefs.event("c_short u32 n")
 deadline = time.monotonic() + 60
-while not event:
+while not (event.registered and event):
     assert time.monotonic() < deadline
     time.sleep(0.001)
 libc = ctypes.CDLL(None)

@@ -176,7 +176,7 @@ FLOODS = """
 import time
 import utracefs
 event = utracefs.event("soak_flood __rel_loc char[] text")
-while not event:
+while not (event.registered and event):
     time.sleep(0.01)
 for seconds in (2.5, 0, 0):
     for _ in range(15_000):

@@ -59,7 +59,7 @@ struct utracefs_event {
 struct utracefs_event *utracefs_declare(const char *command, unsigned flags);
 
 /* Whether a consumer is attached, or the daemon has not answered yet: then it refuses the record if none is.
- * Never waits. Not zero: make a record. */
+ * Never waits. Not zero: make a record. With utracefs_event_error() == 0: a consumer is attached. */
 static inline int utracefs_enabled(const struct utracefs_event *event);
 
 /* Emit a record. The bytes of all pieces are the payload: fields in their order without padding,

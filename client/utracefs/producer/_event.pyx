@@ -127,7 +127,8 @@ cdef class Event:
 
     @property
     def registered(self):
-        """Whether the event is registered at the daemon, with a consumer or without."""
+        """Whether the event is registered at the daemon, with a consumer or without. To wait for a consumer:
+        `while not (event.registered and event)`."""
         return self.stats().error == 0
 
     @property

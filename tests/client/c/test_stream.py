@@ -49,7 +49,7 @@ def opened(program: Program, *parts: object) -> str:
 
 def emit(session: Session, name: str, *numbers: int) -> None:
     event = session.event(f"{name} u32 a; __rel_loc char[] s")
-    wait_for(lambda: event)
+    wait_for(lambda: event.registered and event)
     for number in numbers:
         event.emit(number, f"s{number}")
     assert session.flush(60)

@@ -26,7 +26,7 @@ def wait_for(condition):
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
-wait_for(lambda: event)
+wait_for(lambda: event.registered and event)
 
 def emit(who, count=10):
     for number in range(count):

@@ -131,7 +131,7 @@ def on_host(directory: Path, tmp_path: Path, server: NatsServer) -> Any:
 def emit(session: Session, *numbers: int, name: str = "work", wait: bool = True) -> None:
     event = session.event(f"{name} u32 a")
     if wait:
-        wait_for(lambda: event, WAIT_S)
+        wait_for(lambda: event.registered and event, WAIT_S)
     for number in numbers:
         event.emit(number)
     assert session.flush(60)

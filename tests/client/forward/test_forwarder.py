@@ -76,7 +76,7 @@ def forward(directory: Path, tmp_path: Path) -> Forward:
 
 def emit(session: Session, *numbers: int, name: str = "work") -> None:
     event = session.event(f"{name} u32 a")
-    wait_for(lambda: event, WAIT_S)
+    wait_for(lambda: event.registered and event, WAIT_S)
     for number in numbers:
         event.emit(number)
     assert session.flush(60)
@@ -182,7 +182,7 @@ def test_filter_of_event_header(
     with forward(store, events=[NAME.decode()], filter="level <= 3"):
         session = new_session()
         event = session.event(f"{NAME.decode()} {FIELDS.decode()}")
-        wait_for(lambda: event, WAIT_S)
+        wait_for(lambda: event.registered and event, WAIT_S)
         for level in range(6):
             event.emit(2, 0, 0, 0, 0, level)
         assert session.flush(60)
@@ -295,7 +295,7 @@ def test_it_ends_while_programs_emit(
             event.emit(1)
 
     with forward(store) as forwarder:
-        wait_for(lambda: event, WAIT_S)
+        wait_for(lambda: event.registered and event, WAIT_S)
         emitting = threading.Thread(target=emit_all_the_time)
         emitting.start()
         try:

@@ -154,7 +154,7 @@ def test_a_child_forked_between_two_sessions_knows_its_own_id(
         with contextlib.suppress(BaseException):
             second = Session(utracefsd.directory)
             event = second.event("ring u64 n")
-            wait_for(lambda: event)
+            wait_for(lambda: event.registered and event)
             event.emit(2)
             second.close()
             status = 0

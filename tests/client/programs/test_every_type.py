@@ -102,7 +102,7 @@ def test_through_a_daemon(utracefsd: DaemonProcess, new_session: Callable[..., S
     session = new_session()
     event = utracefs.define(every_type, session=session)
     with utracefs.attach("every_type", directory=utracefsd.directory, timeout_s=20) as stream:
-        wait_for(lambda: event)
+        wait_for(lambda: event.registered and event)
         check(session, stream)
         event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, k=True, l="l", m=b"", n="", o=b"", **ARRAYS)
         assert session.flush(60)
@@ -124,7 +124,7 @@ def test_filters_in_the_daemon(utracefsd: DaemonProcess, new_session: Callable[.
         wait_for(lambda: event.registered)
         tree.write_file("events/user_events/real/filter", b"x > 1.5 && ok == 1")
         tree.write_file("events/user_events/real/enable", b"1")
-        wait_for(lambda: event)
+        wait_for(lambda: event.registered and event)
         for x in (1.5, 1.6, math.nan, math.inf, -2.0):
             event.emit(x, True)
             event.emit(x, False)

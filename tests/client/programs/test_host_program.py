@@ -234,7 +234,7 @@ def test_nothing_is_imported_after_the_first_event(work: Work) -> None:
     assert children(lambda who: (emit(2 + who), use(), os._exit(0)), 1) == [0]
     os.closerange(3, 1000)
     event.emit(9, 0)
-    wait_for(lambda: event)
+    wait_for(lambda: event.registered and event)
     utracefs.close()
     utracefs.stats()
     assert found in ([], ["importlib.metadata"]), found

@@ -51,7 +51,7 @@ Attach = Callable[..., utracefs.Stream]
 
 def emit(session: Session, name: str, *numbers: int) -> None:
     event = session.event(f"{name} u32 a; __rel_loc char[] s")
-    wait_for(lambda: event)
+    wait_for(lambda: event.registered and event)
     for number in numbers:
         event.emit(number, f"s{number}")
     assert session.flush(60)
@@ -152,7 +152,7 @@ def test_several_and_one_that_stalls(session: Session, attach: Attach) -> None:
         attach("ev", ring_bytes=64 << 20) as roomy,
     ):
         event = session.event("ev u32 a; __rel_loc char[] s")
-        wait_for(lambda: event)
+        wait_for(lambda: event.registered and event)
         for start in range(0, count, 4000):
             for number in range(start, start + 4000):
                 event.emit(number, "x")
@@ -302,7 +302,7 @@ def test_a_program_that_is_killed_detaches(session: Session, utracefsd: DaemonPr
         with utracefs.attach("ev", directory=utracefsd.directory) as stream:
             next(stream)
         os._exit(1)
-    wait_for(lambda: event)
+    wait_for(lambda: event.registered and event)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     wait_for(lambda: not event)

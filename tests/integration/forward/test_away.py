@@ -25,7 +25,7 @@ Emit: TypeAlias = Callable[[str, int], None]
 PROGRAM = """
 import sys, time, utracefs
 event = utracefs.event(sys.argv[1] + " u32 n")
-while not event:
+while not (event.registered and event):
     time.sleep(0.001)
 for n in range(int(sys.argv[2])):
     event.emit(n)

@@ -138,7 +138,7 @@ class Host:
         with Session(self.daemon.directory) as session:
             event = session.event("http_request u32 status; u64 usec")
             if wait:
-                wait_for(lambda: event)
+                wait_for(lambda: event.registered and event)
             for n in range(number):
                 event.emit(500 if n % 4 == 0 else 200, n)
             assert session.flush(WAIT_S)

@@ -29,7 +29,7 @@ def start(forward: Start, server: NatsServer) -> Start:
 
 def emit(session: Session, first: int, end: int) -> None:
     event = session.event("work u32 a")
-    wait_for(lambda: event, WAIT_S)
+    wait_for(lambda: event.registered and event, WAIT_S)
     for number in range(first, end):
         event.emit(number)
     assert session.flush(WAIT_S)

@@ -41,7 +41,7 @@ def test_through_a_real_agent(session: Session, forward: Start, tmp_path: Path) 
         try:
             forwarder = forward(f"otlp://127.0.0.1:{agent_port}", "-e", "work*")
             event = session.event("work u32 n; __rel_loc char[] text")
-            wait_for(lambda: event, WAIT_S)
+            wait_for(lambda: event.registered and event, WAIT_S)
             for n in range(RECORDS):
                 event.emit(n, f"text {n}")
             assert session.flush(WAIT_S)

@@ -44,7 +44,7 @@ def start(forward: Start, tmp_path: Path) -> Start:
 
 def emit(session: Session, declaration: str, *records: tuple[Any, ...]) -> None:
     event = session.event(declaration)
-    wait_for(lambda: event)
+    wait_for(lambda: event.registered and event)
     for values in records:
         event.emit(*values)
     assert session.flush(WAIT_S)
@@ -141,7 +141,7 @@ def test_the_clock_is_set(daemon: DaemonProcess, session: Session, start: Start,
     set_by.write_text("0")
     process = start(environ={"LD_PRELOAD": str(clock), "CLOCK_SET_BY": str(set_by)})
     event = session.event("work u64 a")
-    wait_for(lambda: event)
+    wait_for(lambda: event.registered and event)
 
     def has_sent(count: int) -> bool:
         status: dict[str, Any] = json.loads((tmp_path / "spool" / STATUS_FILE).read_text())

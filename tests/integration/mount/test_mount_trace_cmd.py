@@ -22,7 +22,7 @@ EMITTER = """
 import sys, time, utracefs
 event = utracefs.event("shop u32 count; char[8] what")
 deadline = time.monotonic() + 60
-while not event and time.monotonic() < deadline:
+while not (event.registered and event) and time.monotonic() < deadline:
     time.sleep(0.005)
 assert event
 for count in range(100):

@@ -219,7 +219,7 @@ def test_without_a_daemon_an_event_is_off_within_a_second(
     script = """
 import time, utracefs
 event = utracefs.event("off u64 n")
-while not event:
+while not (event.registered and event):
     pass
 print("on", flush=True)
 begin = time.monotonic()

@@ -25,7 +25,7 @@ event = utracefs.event("mixed u32 n; __rel_loc char[] text")
 n = 0
 for line in sys.stdin:
     deadline = time.monotonic() + 60
-    while not event and time.monotonic() < deadline:
+    while not (event.registered and event) and time.monotonic() < deadline:
         time.sleep(0.01)
     for n in range(n, n + int(line)):
         event.emit(n, "text")

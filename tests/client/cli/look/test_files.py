@@ -210,7 +210,7 @@ def test_a_stream_that_ends_prints_or_counts_all(traced: Cli, to_a_full_pipe: bo
     ):
         os.close(out_w)
         event = session.event("many u32 n")
-        wait_for(lambda: event, timeout_s=60)
+        wait_for(lambda: event.registered and event, timeout_s=60)
         for number in range(3000):
             event.emit(number)
         assert session.flush(60)
@@ -236,7 +236,7 @@ def test_a_stream_in_the_background_of_a_script_ignores_ctrl_c(traced: Cli) -> N
     ):
         os.close(out_w)
         event = session.event("one u32 n")
-        wait_for(lambda: event, timeout_s=60)
+        wait_for(lambda: event.registered and event, timeout_s=60)
         for _ in range(2):
             event.emit(1)
             assert b" one: n=0x1 (1)" in file.read(4096)

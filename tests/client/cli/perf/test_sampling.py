@@ -28,7 +28,7 @@ e = utracefs.event("many u32 n")
 for line in sys.stdin:
     first, last = map(int, line.split())
     deadline = time.monotonic() + 60
-    while not e:
+    while not (e.registered and e):
         assert time.monotonic() < deadline
         time.sleep(0.005)
     for n in range(first, last):

@@ -19,7 +19,7 @@ from tests.integration.conftest import running
 PROGRAM = """
 import os, signal, sys, utracefs
 event = utracefs.event("web u32 n; u32 usec")
-while not event:
+while not (event.registered and event):
     pass
 count, slow, end = map(int, sys.argv[1:4])
 for n in range(count):

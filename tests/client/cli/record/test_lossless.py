@@ -34,7 +34,7 @@ int main(int argc, char **argv)
 	struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
 	unsigned long n = strtoul(argv[1], NULL, 10);
 	double longest = 0;
-	while (!utracefs_enabled(&quick));
+	while (!utracefs_enabled(&quick) || utracefs_event_error(&quick, NULL, 0));
 	if (argc > 2) { signal(SIGALRM, handler); setitimer(ITIMER_REAL, &often, NULL); }
 	for (unsigned long i = 0; i < n; i++) {
 		double begin = i % 64 ? 0 : now();
@@ -49,7 +49,7 @@ int main(int argc, char **argv)
 IN_PYTHON = """
 import threading, utracefs
 event = utracefs.event("quick u64 i")
-while not event:
+while not (event.registered and event):
     pass
 def run():
     for i in range(150_000):

@@ -202,7 +202,7 @@ def test_a_recorder_that_is_killed(traced: Cli, eventually: Eventually) -> None:
 FULL = """
 import utracefs
 event = utracefs.event("ev u32 n; char[1000] text")
-while not event:
+while not (event.registered and event):
     pass
 for n in range(3000):
     event.emit(n, b"x")

@@ -23,7 +23,7 @@ from utracefs_protocol.pages._stream_ring import StreamRing
 EMIT = """
 import utracefs
 event = utracefs.event("ev u32 a")
-while not event:
+while not (event.registered and event):
     pass
 for a in range(100_000):
     event.emit(a)

@@ -134,7 +134,7 @@ def test_nothing_is_left_of_a_recording_that_was_given_up(traced: Cli, tmp_path:
 NEGATIVE = """
 import utracefs
 event = utracefs.event("neg s8 a; s16 ab; s32 c; s64 d; char e; u8 f; char[4] g")
-while not event:
+while not (event.registered and event):
     pass
 for sign in (-1, 1):
     event.emit(8 * sign, 9 * sign, 10 * sign, 11 * sign, 12 * sign, 250, b"REC")
@@ -160,7 +160,7 @@ def test_losses_are_reported_while_they_happen(
     traced.run("enable", "ev")
     path = str(tmp_path / "trace.dat")
     more_than_fits = (
-        "import utracefs; event = utracefs.event('ev u32 a')\nwhile not event: pass\n"
+        "import utracefs; event = utracefs.event('ev u32 a')\nwhile not (event.registered and event): pass\n"
         "for a in range(4_000_000): event.emit(a)\nutracefs.flush(60)"
     )
     with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, Recorder(tree, path) as recorder:

@@ -175,7 +175,7 @@ def test_a_daemon_that_does_not_answer_a_child(
         import socket
         own = os.getpid()
         daemon = {work.daemon.pid}
-        while not event:
+        while not (event.registered and event):
             time.sleep(0.01)
         event.emit(7, 0)
         assert utracefs.flush(60)

@@ -90,7 +90,7 @@ def test_a_refused_event_stays_off_and_says_why_once(
     del daemon.refuse[ONE]
     daemon.enabled_from_start.add(ONE)
     daemon.drop(daemon.last)
-    wait_for(lambda: bool(one))
+    wait_for(lambda: one.registered and one)
     assert one.error is None
 
 
@@ -379,7 +379,7 @@ def test_a_signal_that_the_program_waits_for_does_not_find_the_thread(directory:
 OF_AN_OLDER_DAEMON = """
 import os, sys, time, utracefs
 event = utracefs.event("one u64 n")
-while not event:
+while not (event.registered and event):
     time.sleep(0.001)
 print("on", flush=True)
 sys.stdin.readline()

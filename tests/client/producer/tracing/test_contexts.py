@@ -31,7 +31,7 @@ Read = Callable[[Event], list[tuple[Any, ...]]]
 def on(daemon: FakeDaemon, session: Session) -> Event:
     event = session.event(f"login {FIELDS}")
     daemon.enable(event.declaration.encode())
-    wait_for(lambda: bool(event))
+    wait_for(lambda: event.registered and event)
     return event
 
 
