@@ -32,7 +32,6 @@ race:ut_bell_open
         ("signals", 20_000),
         ("closefrom", 0, 200),
         ("dynamic", "c_dynamic u32 a; __rel_loc char[] s"),
-        ("raw-fork",),
         ("closed", 3000),
     ],
     ids=lambda scenario: scenario[0],
