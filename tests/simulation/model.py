@@ -251,6 +251,8 @@ class Model(Part):
         """The same of their users: each has at most MOST_EVENTS, root any number."""
         self.idle: list[str] = []
         """Events without a program, first those without one for longest."""
+        self.released: list[str] = []
+        """By the latest connection that ended, in this order."""
         self.awaited: set[str] = set()
         """Events that stay some seconds after a restart without a program."""
         self.readers: dict[int, Reader] = {}
@@ -264,6 +266,8 @@ class Model(Part):
         """A ring came back when others had been read already: its records may be late."""
         self.keeps = False
         """Events without a reference are still there."""
+        self.only_makes_room = False
+        """For an event, which is not there yet."""
         self.in_memory: set[str] = set()
         """Things that the daemon said a restart would lose: HISTS, BUFFERS; SETTINGS when the next one says
         that its predecessor had no room for the latest."""
@@ -298,7 +302,8 @@ class Model(Part):
             left.difference_update(p.events if p.connected else (), p.orphan or ())
         if left != set(self.idle):
             self.idle = [name for name in self.idle if name in left]
-            self.idle += [name for name in self.fields if name in left and name not in self.idle]
+            together = dict.fromkeys((*self.released, *self.fields))
+            self.idle += [name for name in together if name in left and name not in self.idle]
         return left
 
     def _in_use(self, but_for: str = "") -> set[str]:
@@ -344,6 +349,8 @@ class Model(Part):
         """Whether it is accepted."""
         uid, events = self.programs[pid].uid, self.programs[pid].events
         is_accepted = self.fields.get(name, fields) == fields and self.make_room(uid, name)
+        if self.only_makes_room:
+            return is_accepted
         if index is not None:
             self.have(pid, index, name if is_accepted else "")
         elif is_accepted and name not in events:
@@ -417,6 +424,7 @@ class Model(Part):
     def gone(self, pid: int, *, waits: bool = False) -> None:
         """It has ended; a daemon that reads its ring takes in the rest, as soon as all rings are back."""
         program = self.programs[pid]
+        self.released = list(program.known)
         program.early, program.ended = False, True
         if not waits:
             self.take_in()
@@ -426,6 +434,7 @@ class Model(Part):
 
     def disconnected(self, pid: int) -> None:
         self.take_in()
+        self.released = list(self.programs[pid].events)
         self.programs[pid].connected = False
         self.forget_unused()
 
@@ -435,6 +444,7 @@ class Model(Part):
         """living: programs. stored: those whose rings the next daemon has from the store."""
         self.emitted.clear()
         self.readers.clear()
+        self.idle, self.released = [], []
         self.loose |= self.in_memory
         for i in self.instances.values() if SETTINGS not in self.loose else ():
             i.removed_hist.clear()

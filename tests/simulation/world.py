@@ -301,6 +301,7 @@ class World:
             done = _changed(carried_out, self._after)
             # An event that goes with it may not have gone yet, and then waits for its programs.
             kept = _changed(carried_out, self._after, keeps=True)
+            kept += _changed(carried_out, self._after, only_room=True)
             self.models += [*done, *kept, *self._taken_in(done if is_of_a_program else [])]
         elif is_done:
             self.models = carried_out
@@ -313,6 +314,8 @@ class World:
         done = sum(number in answers for number, _ in self._stages)
         found = [] if done else models
         for i, (_, change) in enumerate(self._stages, 1):
+            if i > done:
+                found = [*found, *_changed(models, partial(change, None), only_room=True)]
             models = _changed(models, partial(change, None))
             if i >= done:
                 found = [*found, *models, *self._taken_in(models)]
@@ -1632,13 +1635,16 @@ def _and_forget(change: Callable[[Model], object], model: Model) -> object:
     return result
 
 
-def _changed(models: list[Model], change: Callable[[Model], object], *, keeps: bool = False) -> list[Model]:
-    """The same worlds after it. keeps: events that go with it are still there."""
+def _changed(
+    models: list[Model], change: Callable[[Model], object], *, keeps: bool = False, only_room: bool = False
+) -> list[Model]:
+    """The same worlds after it. keeps: events that go with it are still there. only_room: what makes room for
+    an event has gone, and that event has not come."""
     models = list(map(duplicate, models))
     for model in models:
-        model.keeps = keeps
+        model.keeps, model.only_makes_room = keeps, only_room
         change(model)
-        model.keeps = False
+        model.keeps = model.only_makes_room = False
     return models
 
 
