@@ -18,7 +18,6 @@
 #include <stdlib.h>
 
 #include "connection.h"
-#include "emit.h"
 
 #define LAST_BACK_OFF_NS 1000000000ull
 
