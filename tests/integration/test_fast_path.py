@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
+from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
 from utracefs import Session
 
@@ -19,7 +20,7 @@ def cpu_ticks(pid: int) -> int:
 def test_a_record_is_read_from_trace_pipe_at_once(daemon: DaemonProcess) -> None:
     with daemon.tree() as tree, Session(daemon.directory) as session:
         event = session.event("prompt u64 n")
-        assert not event
+        wait_for(lambda: not event)
         tree.write_file("events/user_events/prompt/enable", b"1\n")
         pipe = tree.open("trace_pipe", os.O_RDONLY)
         took = []
@@ -37,7 +38,7 @@ def test_the_daemon_falls_asleep_again(daemon: DaemonProcess, eventually: Callab
     pid = daemon.pid
     with daemon.tree() as tree, Session(daemon.directory) as session:
         event = session.event("asleep u64 n")
-        assert not event
+        wait_for(lambda: not event)
         tree.write_file("events/user_events/asleep/enable", b"1\n")
         for n in range(1000):
             event.emit(n)

@@ -283,7 +283,8 @@ class Rings:
     def _take_over(self, stored: Iterable[int]) -> None:
         """Take over the rings kept in the store, and drop unusable ones there."""
         for fd in stored:
-            key = key_of(fd) or (0, 0)
+            found = os.fstat(fd)  # no program chose the file: a daemon stored it
+            key = found.st_dev, found.st_ino
             known = self._awaited.get(key)
             table = None if known is None else self._services.acquire_events(known.event_ids)
             if known is None or table is None:

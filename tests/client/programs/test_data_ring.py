@@ -55,7 +55,7 @@ def ring_size(session: Session) -> int:
 def enabled(session: Session, tree: Tracefs, fields: str = "u64 n") -> Event:
     """A new event, on after its declaration."""
     event = session.event(f"ring {fields}")
-    assert not event
+    wait_for(lambda: not event)
     tree.write_file("events/user_events/ring/enable", b"1\n")
     return event
 
@@ -186,7 +186,7 @@ def test_the_size_can_be_requested(
     for text, size in [("100", 128 << 10), ("1", 64 << 10), ("4096", 4 << 20), ("nonsense", 16 << 20)]:
         monkeypatch.setenv("UTRACEFS_RING_KB", text)
         session = new_session()
-        assert not session.event("ring u64 n")
+        wait_for(lambda: not session.event("ring u64 n"))
         assert ring_size(session) == size
         session.close()
 
@@ -198,7 +198,7 @@ def test_a_program_with_little_address_space_has_a_small_ring(
     resource.setrlimit(resource.RLIMIT_AS, (1 << 40, before[1]))
     try:
         session = new_session()
-        assert not session.event("ring u64 n")
+        wait_for(lambda: not session.event("ring u64 n"))
         assert ring_size(session) == 1 << 20
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

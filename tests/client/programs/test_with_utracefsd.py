@@ -50,7 +50,7 @@ def test_a_record_all_the_way(session: Session, tree: Tracefs) -> None:
     event = session.event(
         "shop u16 status; u64 usec; char[8] kind; __rel_loc char[] path; __data_loc char[] user"
     )
-    assert not event
+    wait_for(lambda: not event)
     event.emit("not", "looked", "at", "while", "off")
     tree.write_file("events/user_events/shop/enable", b"1\n")
     assert event
@@ -65,12 +65,13 @@ def test_a_record_all_the_way(session: Session, tree: Tracefs) -> None:
 
 
 def test_registering_finds_the_daemons_reasons(session: Session, new_session: Callable[..., Session]) -> None:
-    assert not session.event("shop u16 status")
+    first = session.event("shop u16 status")
+    wait_for(lambda: first.registered)
     other = new_session().event("shop u32 status")
     logging.getLogger("utracefs").disabled = True
     try:
-        assert not other
         wait_for(lambda: other.error)
+        assert not other
     finally:
         logging.getLogger("utracefs").disabled = False
     assert other.error is not None
@@ -79,7 +80,7 @@ def test_registering_finds_the_daemons_reasons(session: Session, new_session: Ca
 
 def test_refusals_of_a_child(session: Session, tree: Tracefs) -> None:
     event = session.event("refusing u32 a")
-    assert not event
+    wait_for(lambda: not event)
     tree.write_file("events/user_events/refusing/enable", b"1")
     assert event
     pid = os.fork()
@@ -102,7 +103,7 @@ def test_refusals_that_find_no_room(
     monkeypatch.setenv("UTRACEFS_RING_KB", "64")
     monkeypatch.setenv("UTRACEFS_BUFFER_KB", "64")
     event = new_session().event("refusing u32 a")
-    assert not event
+    wait_for(lambda: not event)
     tree.write_file("events/user_events/refusing/enable", b"1")
     with utracefsd.paused():
         for _ in range(50_000):
@@ -118,7 +119,7 @@ def test_refusals_that_find_no_room(
 def test_refusals_that_a_dead_daemon_did_not_take(utracefsd: DaemonProcess, session: Session) -> None:
     event = session.event("refusing u32 a")
     with Tracefs(utracefsd.directory) as tree:
-        assert not event
+        wait_for(lambda: not event)
         tree.write_file("events/user_events/refusing/enable", b"1")
     assert event
     utracefsd.signal(signal.SIGSTOP)
@@ -142,8 +143,9 @@ def test_what_a_handler_emits_while_its_thread_waits_is_of_that_thread(
 
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
+    event.emit(0)
     try:
-        assert event
+        assert session.flush(60)
     finally:
         signal.signal(signal.SIGALRM, before)
     wait_for(lambda: b"waiting: a=0x1" in tree.read_file("trace"))
@@ -154,7 +156,7 @@ def test_records_for_an_event_that_was_disabled_meanwhile_are_reported_back(
     session: Session, tree: Tracefs
 ) -> None:
     event = session.event("late u32 a")
-    assert not event
+    wait_for(lambda: not event)
     tree.write_file("events/user_events/late/enable", b"1")
     assert event
 

@@ -9,6 +9,7 @@ import pytest
 
 import utracefs
 from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.client.daemons.fake_daemon import wait_for
 from utracefs.cli.instance_option import Place
 from utracefs.cli.losses import larger_buffer
 from utracefs.tree.tracefs import PerfAttr, Tracefs
@@ -68,7 +69,7 @@ def test_consumers_that_are_gone(traced: Cli) -> None:
 def test_values_that_clients_refused(traced: Cli) -> None:
     with utracefs.Session(traced.env["UTRACEFS_DIR"]) as session:
         event = session.event("a u32 usec")
-        assert not event
+        wait_for(lambda: not event)
         traced.run("enable", "a")
         for value in (1.5, 1.5, None):
             event.emit(value)  # type: ignore[arg-type]

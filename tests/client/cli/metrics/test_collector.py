@@ -11,6 +11,7 @@ import pytest
 
 import utracefs
 from tests.client.cli.kit import Cli
+from tests.client.daemons.fake_daemon import wait_for
 from utracefs.cli.metrics.collector import DAEMON, RESOURCES, Collector, read_daemon_stats
 from utracefs.cli.metrics.families import FAMILIES, Metrics
 from utracefs.tree.tracefs import Tracefs
@@ -35,7 +36,7 @@ def test_every_line_of_the_daemon_is_known(traced: Cli) -> None:
 def test_a_daemon_with_events(traced: Cli, collector: Collector) -> None:
     with utracefs.Session(traced.env["UTRACEFS_DIR"]) as session:
         event = session.event('quo"te u32 n')
-        assert not event
+        wait_for(lambda: not event)
         traced.run("enable", 'quo"te')
         for number in range(5):
             event.emit(number)

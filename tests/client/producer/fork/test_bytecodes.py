@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.client.daemons.real_daemon import Work
 from tests.client.producer.fork.test_many_children import counts
 
@@ -57,7 +55,6 @@ print(place)
 """
 
 
-@pytest.mark.usefixtures("patience")
 def test_a_handler_forks_at_each_bytecode(work: Work) -> None:
     """Its child emits, comes back from the handler, emits the rest and exits, by atexit."""
     places = int(work.run(PROGRAM, before="import contextlib\n"))
