@@ -199,6 +199,27 @@ def test_a_program_that_gives_up_rights(work: Work, action: str) -> None:
     assert work.numbers()[1] == list(range(10))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
+@pytest.mark.parametrize("action", ["os.setresuid(65534, 65534, 65534)", "os.chroot('/var/empty')"])
+def test_a_child_that_connects_before_it_gives_up_rights(work: Work, action: str) -> None:
+    """By the test of an event of its own, as docs/operations.md says."""
+    work.run(
+        f"""
+    os.makedirs("/var/empty", exist_ok=True)
+    emit(1)
+    for who in range(2, 5):
+        pid = os.fork()
+        if not pid:
+            bool(utracefs.event("worker_began u32 pid"))
+            {action}
+            emit(who)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    """
+    )
+    assert work.numbers() == {who: list(range(10)) for who in range(1, 5)}
+
+
 def test_nothing_is_imported_after_the_first_event(work: Work) -> None:
     """All that a program that emits may call. (Who reads recordings or streams imports that first.)"""
     work.run(

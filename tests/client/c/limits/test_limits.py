@@ -118,7 +118,7 @@ LIMITS = {
     ],
     "no /proc": [(within(NO_PROC), LIFE, STORED)],
     "a read-only root": [(within("mount -o remount,bind,ro /"), LIFE, STORED)],
-    "chroot(2), setresuid(2)": [("", "eRef", COUNTED), ("", "eief", COUNTED)],
+    "chroot(2), setresuid(2)": [("", "eRef", COUNTED), ("", "eief", COUNTED), ("", "ek", STORED)],
     "unshare(2)": [("", "ePMf", STORED)],
     "closed or replaced descriptors": [("", "eCe", STORED), ("", "eDefCefs", STORED)],
     "vfork(2), _Fork(3), clone(2)": [("", "Fcves", STORED)],
