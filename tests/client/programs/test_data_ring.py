@@ -186,7 +186,8 @@ def test_the_size_can_be_requested(
     for text, size in [("100", 128 << 10), ("1", 64 << 10), ("4096", 4 << 20), ("nonsense", 16 << 20)]:
         monkeypatch.setenv("UTRACEFS_RING_KB", text)
         session = new_session()
-        wait_for(lambda: not session.event("ring u64 n"))
+        session.event("ring u64 n").emit(1)
+        assert session.flush(60)
         assert ring_size(session) == size
         session.close()
 
