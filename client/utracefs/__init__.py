@@ -7,10 +7,11 @@
     if request:                       # one byte of shared memory
         request.emit(200, 1834, path)
 
-A missing daemon is no error: the event is off, and can be enabled when a daemon starts. Nor does `emit` fail
-while the event is on: a value that does not fit its field is refused and counted, with one warning. A wrong
-declaration is a ValueError at once, a wrong number of values a TypeError, on and off. With `strict(True)`,
-`UTRACEFS_STRICT=1` or `python -X dev` a refused value is an exception, too, on and off.
+A missing daemon is no error: the event is off, and can be enabled when a daemon starts; until that daemon's
+first answer it counts as on. Nor does `emit` fail while the event is on: a value that does not fit its field
+is refused and counted, with one warning. A wrong declaration is a ValueError at once, a wrong number of
+values a TypeError, on and off. With `strict(True)`, `UTRACEFS_STRICT=1` or `python -X dev` a refused value is
+an exception, too, on and off.
 
 The functions of this module share one session per process, made by the first call; a library or a test that
 needs its own creates a `Session`. `utracefs.open` reads recordings, `utracefs.attach` a running daemon.

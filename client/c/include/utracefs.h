@@ -12,8 +12,9 @@
  * arguments are not evaluated.
  *
  * No function here blocks, crashes or changes the program: without a daemon, and between two daemons, events
- * are off. UTRACEFS_EMIT and utracefs_emit_iov may be called from any thread and from signal handlers. A
- * forked child may emit at once; its first record is complete. errno keeps its value.
+ * are off; until a daemon's first answer they count as on. UTRACEFS_EMIT and utracefs_emit_iov may be called
+ * from any thread and from signal handlers. A forked child may emit at once; its first record is complete.
+ * errno keeps its value.
  *
  * The first declared event starts the library's only thread, with all signals blocked. Environment:
  * UTRACEFS_DIR, UTRACEFS_DATA_RING, UTRACEFS_RING_KB as for the Python library.
@@ -271,7 +272,7 @@ static inline size_t utracefs_string_size(const char *text)
  *     (structure, name, tag, 8)     struct tag, 8 bytes         const struct tag *
  *     (array, name, u32, 4, 16)     struct u32_4, 16 bytes      const uint32_t[4]; also of the types above
  *
- * UTRACEFS_EMIT(NAME, ARGUMENT...): a record, if a consumer is attached. Arguments are evaluated only then;
+ * UTRACEFS_EMIT(NAME, ARGUMENT...): a record, if utracefs_enabled(&NAME). Arguments are evaluated only then;
  * the compiler checks them like those of a function utracefs_emit_NAME with these parameters.
  */
 #define UTRACEFS_EVENT(name, ...) UTRACEFS_EVENT_FLAGS(name, 0, __VA_ARGS__)

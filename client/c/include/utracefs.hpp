@@ -473,7 +473,7 @@ public:
 	event(const event &) = delete;
 	event &operator=(const event &) = delete;
 
-	/* Whether a consumer is attached. */
+	/* utracefs_enabled of utracefs.h. */
 	explicit operator bool() const noexcept
 	{
 		return utracefs_enabled(&event_) != 0;
@@ -581,7 +581,7 @@ public:
 	{
 	}
 
-	/* Whether a consumer is attached to one of the events. */
+	/* Whether one of the events is on. */
 	explicit operator bool() const noexcept
 	{
 		return begin_ || end_;
