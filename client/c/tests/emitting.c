@@ -375,9 +375,22 @@ static int fork_threads(int nr)
 	return failed;
 }
 
-static int closes_at_receive;
+static int closes_at_receive, closes_at_send;
 
-/* That of the library. */
+/* Before the library connects. */
+__attribute__((constructor(101))) static void prepare(int argc, char **argv)
+{
+	closes_at_send = argc > 2 && strcmp(argv[1], "closefrom") == 0 && atoi(argv[2]) == 2;
+}
+
+/* Those of the library. */
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	if (__atomic_exchange_n(&closes_at_send, 0, __ATOMIC_RELAXED))
+		closefrom(3);
+	return syscall(SYS_sendmsg, fd, message, flags);
+}
+
 ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
 	if (__atomic_exchange_n(&closes_at_receive, 0, __ATOMIC_RELAXED))
@@ -385,7 +398,7 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 	return syscall(SYS_recvmsg, fd, message, flags);
 }
 
-/* late: while the library is about to receive. */
+/* late: 1, while the library is about to receive; 2, and also when it sends the first time. */
 static int close_all(int late)
 {
 	answered(&c_count);

@@ -241,6 +241,12 @@ static uint64_t busy_ns(const struct ut_session *s)
 	return longer > UT_BUSY_NS ? longer : UT_BUSY_NS;
 }
 
+static int is_taken_away(const struct ut_session *s)
+{
+	return s->state == UT_OLDER || !ut_is_ours(&s->socket) ||
+	       (s->ring ? !has_good_ring(s) : s->state == UT_OFFERED);
+}
+
 static void start_connection(struct ut_session *s, uint64_t now)
 {
 	int fd, error;
@@ -277,8 +283,8 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	}
 	ut_go(s, s->state == UT_OFFERED ? UT_REFUSE : UT_PLAIN);
 	error = send_first(s);
-	if (error && !ut_is_ours(&s->socket)) {
-		end_connection(s); /* the program has just closed it */
+	if (error && is_taken_away(s)) {
+		end_connection(s); /* the program has just closed something */
 		ut_go(s, UT_TAKEN_AWAY);
 		s->due = now;
 	} else if (error) {
@@ -549,12 +555,6 @@ static int advance(struct ut_session *s)
 		return 0;
 	s->patience = UT_PATIENCE_NS; /* all answers have come */
 	return ut_is_up(s->state) ? 0 : move_all(s);
-}
-
-static int is_taken_away(const struct ut_session *s)
-{
-	return s->state == UT_OLDER || !ut_is_ours(&s->socket) ||
-	       (s->ring ? !has_good_ring(s) : s->state == UT_OFFERED);
 }
 
 /* Begins anew at once: the program has closed descriptors, perhaps one that has just been received (the
