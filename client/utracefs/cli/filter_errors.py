@@ -50,7 +50,7 @@ class Refusal:
 
     @property
     def consequence(self) -> str:
-        return "recorded without the filter" if self.what == "filter" else "has not the trigger"
+        return "recorded without the filter" if self.what == "filter" else "is without the trigger"
 
     def failure(self, event: EventName | str) -> Failure:
         """A Failure about it, to be raised or printed."""

@@ -64,7 +64,7 @@ def test_triggers(text: str, location: bytes, command: bytes, column: int) -> No
     refusal = trigger_refusal(text, log, "Invalid argument")
     assert refusal.reason == "Couldn't find field"
     assert refusal.detail == f"  {command.decode()}\n  {' ' * column}^"
-    assert refusal.consequence == "has not the trigger"
+    assert refusal.consequence == "is without the trigger"
 
 
 def test_what_the_log_says_of_histograms() -> None:

@@ -40,7 +40,7 @@ def running_or_own(
             if not has_command:
                 raise
             click.echo(
-                f"utracefs: {error.about}: {error.reason}; recording with a daemon of its own", err=True
+                f"utracefs: recording with a daemon of its own: {error.about}: {error.reason}", err=True
             )
         except Failure:
             if directory or not has_command:

@@ -230,4 +230,4 @@ def test_what_does_not_fit_an_event_that_comes(cli: Cli) -> None:
     first, text, caret, last = done.stderr.decode().splitlines()
     assert first.startswith("utracefs: user_events:web: trigger: Couldn't find field")
     assert "stauts" in text and caret.strip() == "^"
-    assert last.startswith("utracefs: user_events:web: has not the trigger 'hist:keys=stauts")
+    assert last.startswith("utracefs: user_events:web: is without the trigger 'hist:keys=stauts")

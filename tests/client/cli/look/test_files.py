@@ -75,7 +75,7 @@ def test_a_stream_with_filters(traced: Cli, eventually: Eventually) -> None:
     assert process.stderr.readline() == b"  nonsense\n"
     _, error = interrupt(process)
     assert process.returncode == 1
-    assert error.count(b"recorded without the filter") == error.count(b"has not the trigger") == 1
+    assert error.count(b"recorded without the filter") == error.count(b"is without the trigger") == 1
 
 
 def test_a_stream_with_a_filter_that_fits_nothing(traced: Cli) -> None:

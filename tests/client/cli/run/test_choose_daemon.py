@@ -67,7 +67,8 @@ def test_a_stopped_one_keeps_no_command_from_running(
     finally:
         daemon.send_signal(signal.SIGCONT)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("does not answer within 0.1 s; is it stopped?; recording with a daemon of its own")
+    assert line.startswith("utracefs: recording with a daemon of its own: ")
+    assert line.endswith(": the daemon does not answer within 0.1 s; is it stopped?")
 
 
 def test_it_answers_and_is_gone_afterwards(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
