@@ -15,6 +15,7 @@ import pytest
 import utracefs
 from tests.integration.bpf.workload import EVENTS, PROGRAMS, REQUEST, command, plain, started
 from tests.integration.conftest import DaemonProcess
+from tests.integration.mount.mounting import wait_for
 from tests.judges import judge
 
 judge("bpftrace")
@@ -22,9 +23,8 @@ judge("bpftrace")
 
 def run(daemon: DaemonProcess, *words: str, **options: object) -> "subprocess.CompletedProcess[str]":
     with utracefs.Session(daemon.directory) as session:
-        for name, fields in EVENTS.items():
-            session.event(f"{name} {fields}".strip())
-        assert session.flush(60)
+        events = session.events(f"{name} {fields}".strip() for name, fields in EVENTS.items())
+        wait_for(lambda: events[-1].registered, "registered")
         return subprocess.run(
             [*command(daemon), *words], capture_output=True, text=True, timeout=60, check=False
         )

@@ -30,7 +30,7 @@ def test_an_unchanged_program(daemon: DaemonProcess, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "utracefs.cli", "--dir", daemon.directory, "bpf", "--", *built(tmp_path)]
     with utracefs.Session(daemon.directory) as session:
         request = session.event("bt_request u16 status; u32 usec; __rel_loc char[] path")
-        assert session.flush(60)
+        wait_for(lambda: request.registered, "registered")
         with Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tool:
             try:
                 wait_for(lambda: request.enabled or tool.poll() is not None, "attached")

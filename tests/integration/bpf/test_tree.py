@@ -12,6 +12,7 @@ import pytest
 import utracefs
 from tests.client.c.building import build
 from tests.integration.conftest import DaemonProcess
+from tests.integration.mount.mounting import wait_for
 from utracefs.tree.tracefs import Tracefs
 
 TREE = "/sys/kernel/tracing"
@@ -27,8 +28,10 @@ def events(daemon: DaemonProcess) -> Iterator[Tracefs]:
     with utracefs.Session(daemon.directory) as session, daemon.tree() as tree:
         session.event("bt_one u8 a; u32 b; __rel_loc char[] s")
         session.event("bt_two u64 n")
-        session.event("bt_Head_L5K1 u8 eventheader_flags; u8 version; u16 id; u16 tag; u8 opcode; u8 level")
-        assert session.flush(60)
+        last = session.event(
+            "bt_Head_L5K1 u8 eventheader_flags; u8 version; u16 id; u16 tag; u8 opcode; u8 level"
+        )
+        wait_for(lambda: last.registered, "registered")
         yield tree
 
 
@@ -165,7 +168,6 @@ fcntl.ioctl(libc.syscall(298, attr, -1, 0, -1, 0), 0x2400, 0)  # PERF_EVENT_IOC_
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the call's number")
 def test_more_events_than_a_stream_can_name(library: Path, daemon: DaemonProcess) -> None:
     with utracefs.Session(daemon.directory) as session:
-        for n in range(70):
-            session.event(f"bt_{n} u32 n")
-        assert session.flush(60)
+        events = session.events(f"bt_{n} u32 n" for n in range(70))
+        wait_for(lambda: events[-1].registered, "registered")
         assert run(library, daemon.directory, sys.executable, "-c", MANY) == (0, "", "")

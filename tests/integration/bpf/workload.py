@@ -17,6 +17,7 @@ import attrs
 import utracefs
 from tests.forked import Popen
 from tests.integration.conftest import DaemonProcess
+from tests.integration.mount.mounting import wait_for
 
 REQUEST: Final = "tracepoint:user_events:bt_request"
 EVENTS: Final = {
@@ -114,7 +115,7 @@ class Bpftrace:
 
     def __init__(self, command: Sequence[str], session: utracefs.Session, text: str, *options: str) -> None:
         self._events = {name: session.event(f"{name} {fields}".strip()) for name, fields in EVENTS.items()}
-        assert session.flush(ANSWER_S)
+        wait_for(lambda: all(event.registered for event in self._events.values()), "registered")
         around = [
             f'tracepoint:user_events:bt_{name} {{ printf("{name}\\n"); }}' for name in ("first", "last")
         ]

@@ -97,7 +97,7 @@ def test_a_second_forwarder_counts_nothing_again(traced: Cli) -> None:
     directory = traced.env["UTRACEFS_DIR"]
     with Session(directory) as session, collecting(collector) as port:
         work = session.event("work u32 status")
-        assert session.flush(60)
+        wait_for(lambda: work.registered, WAIT_S)
         traced.run("write", "--append", "events/user_events/work/trigger", "hist:keys=status")
         wait_for(lambda: work, WAIT_S)
         work.emit(200)
@@ -128,7 +128,7 @@ def test_cleared_histograms_begin_anew(traced: Cli, is_away: bool) -> None:
         sending(port, directory, Policy()) as histograms,
     ):
         work = session.event("work u32 status")
-        assert session.flush(20)
+        wait_for(lambda: work.registered, WAIT_S)
         traced.run("write", "--append", path, "hist:keys=status")
         wait_for(lambda: work, WAIT_S)
 
