@@ -29,8 +29,8 @@ def instance(utracefsd: DaemonProcess, directory: Path) -> Iterator[PlannedInsta
 def registering(instance: PlannedInstance, session: Session) -> Callable[[str], None]:
     def register(declaration: str) -> None:
         event = EventName("user_events", declaration.split()[0])
-        session.event(declaration)
-        assert session.flush(60)
+        made = session.event(declaration)
+        wait_for(lambda: made.registered, 60)
         # An event that comes between its two reads is first seen as enabled only.
         wait_for(lambda: (instance.look(), event in instance.events)[1], 60)
 
@@ -112,7 +112,7 @@ def test_the_end_of_a_trigger_that_disabled_an_event_of_another_wish(
 ) -> None:
     session = new_session()
     work, other = session.event("work u32 a"), session.event("other u32 a")
-    assert session.flush(20)
+    wait_for(lambda: other.registered, 20)
     disabling = Wish(("other",), 9, triggers=("disable_event:user_events:work",))
     instance.apply(Plan([Wish(("work",), 9), disabling]))
     wait_for(lambda: work and other, 20)
@@ -131,8 +131,8 @@ def test_a_plan_that_is_left_over(
 ) -> None:
     """The forwarder's stream holds the instance, also after an error of the daemon."""
     session = new_session()
-    session.event("work u32 a")
-    assert session.flush(20)
+    work = session.event("work u32 a")
+    wait_for(lambda: work.registered, 20)
     path = f"instances/{instance_name()}"
     with Tracefs(str(directory)) as tree:
         tree.open(f"{path}/trace_pipe", os.O_RDONLY)

@@ -48,7 +48,7 @@ def test_a_histogram(traced: Cli, tmp_path: Path, is_hidden: bool) -> None:
     policy.write_text('events = ["user_events:work"]\n' + hidden)
     with Session(traced.env["UTRACEFS_DIR"]) as session, collecting(collector) as port:
         work, other = session.event("work u32 status; u32 usec"), session.event("other u32 status")
-        assert session.flush(60)
+        wait_for(lambda: other.registered, WAIT_S)
         path = "events/user_events/work/trigger"
         for file, text in ((path, "hist:keys=status"), (path, "hist:keys=usec.log2:vals=usec")):
             traced.run("write", "--append", file, text)
@@ -160,8 +160,8 @@ def test_variables_of_other_triggers_under_a_policy(traced: Cli) -> None:
     directory = traced.env["UTRACEFS_DIR"]
     with Session(directory) as session, collecting(collector) as port:
         session.event("login u32 id; u32 card")
-        session.event("work u32 id")
-        assert session.flush(60)
+        work = session.event("work u32 id")
+        wait_for(lambda: work.registered, WAIT_S)
         for event, text in (
             ("login", "hist:keys=id:x=card"),
             ("work", "hist:keys=id:vals=$x"),
@@ -188,7 +188,7 @@ def test_no_forbidden_value_leaves(traced: Cli) -> None:
     with Session(directory) as session, collecting(collector) as port:
         login = session.event("login u32 id; u32 card; __rel_loc char[] user")
         okay = session.event("okay u32 id; u32 card")
-        assert session.flush(60)
+        wait_for(lambda: okay.registered, WAIT_S)
         traced.run("write", "--append", "synthetic_events", "leak u32 v")
         for event, text in (
             ("user_events/login", "hist:keys=user"),
