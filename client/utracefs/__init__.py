@@ -152,7 +152,8 @@ def events(
 
 def flush(timeout_s: float = 1.0) -> bool:
     """Wait until everything emitted so far has reached the attached consumers; False when that took too long
-    or the connection was lost. Without a daemon it waits for one only if there are records for it.
+    or the connection was lost. Without a daemon it waits for one only if there are records for it; with
+    nothing emitted it returns at once, also before an event is registered.
     TypeError: timeout_s is not a number."""
     return default_session().flush(timeout_s)
 

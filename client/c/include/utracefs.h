@@ -89,8 +89,8 @@ struct utracefs_event_stats {
 void utracefs_event_stats(const struct utracefs_event *event, struct utracefs_event_stats *stats);
 
 /* Wait until all records emitted before have reached the consumers: 0, or -ETIMEDOUT, -ENOTCONN. Without a
- * daemon it waits for one only if there are records for it. Not needed at the end of a process: the daemon
- * takes in all emitted records. */
+ * daemon it waits for one only if there are records for it; with nothing emitted it returns at once,
+ * connected or not. Not needed at the end of a process: the daemon takes in all emitted records. */
 int utracefs_flush(unsigned timeout_ms);
 
 /* Removes all registrations; events are off permanently. */
