@@ -104,7 +104,7 @@ def closing_records(directory: str) -> Job:
             emitter = session.event(f"pclosing {FIELDS}")
             for cpu in cpus:
                 os.sched_setaffinity(0, {cpu})
-                while not emitter:
+                while not (emitter.registered and emitter):
                     time.sleep(0.01)
                 emitter.emit(0, 0)
             session.flush(_FLUSH_S)

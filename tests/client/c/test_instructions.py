@@ -228,12 +228,6 @@ FAULTS = {
         "if (!outlet && mmap(",
         ("macro", "fork-late"),
     ),
-    "a child's new event loses its first record": (
-        "session.c",
-        "s->parents && !s->ring ?",
-        "s->parents ?",
-        ("first", "fork"),
-    ),
     "a span ends a cancelled thread": (
         "spans.c",
         "syscall(SYS_getrandom, &seed, sizeof(seed), GRND_NONBLOCK)",

@@ -66,7 +66,7 @@ def test_other_events_are_filtered_by_the_daemon(
     session = new_session()
     with attach(utracefsd, "status >= 500") as stream:
         other = session.event("other u16 status")
-        while not other:
+        while not (other.registered and other):
             pass
         for status in (200, 500):
             other.emit(status)

@@ -103,7 +103,7 @@ PROGRAM = """
 import time, utracefs
 
 hello = utracefs.event("hello u32 number")
-while not hello:
+while not (hello.registered and hello):
     time.sleep(0.01)
 hello.emit(7)
 """
