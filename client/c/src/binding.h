@@ -102,7 +102,7 @@ void utb_stats(struct utb_session *session, struct utb_stats *stats);
 struct utb_event_stats {
 	uint64_t lost;
 	uint64_t pending;	      /* at the last utb_stats, or at the end of the session */
-	uint64_t unheard;	      /* committed before an answer "off" */
+	uint64_t unheard;	      /* emitted before an answer "off" */
 	uint32_t write_index;	      /* on the session's connection; UINT32_MAX: none */
 	unsigned nr_refusals;
 	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon */

@@ -283,6 +283,25 @@ def test_what_was_emitted_before_an_answer_that_says_off_is_not_sent(
         assert values(daemon) == [8]
 
 
+@WAYS
+def test_all_that_was_emitted_before_an_answer_that_says_off_is_in_one_number(
+    daemon: DaemonProcess, built: Path, way: str
+) -> None:
+    """What the daemon refuses before its answer is read, what it refuses later and reports a second after
+    that, and what found the ring full."""
+    sizes = {"UTRACEFS_RING_KB": "64", "UTRACEFS_BUFFER_KB": "64"}
+    with started(built / "tests" / "binding", **sizes, **of_way(way)) as program:
+        with daemon.paused():
+            program.number(f"attach 0 {COUNT}")
+            assert program.number("emit 0 0 10000") < 10_000
+            assert program.number("pause") == 0
+        with daemon.tree() as tree:
+            assert tree.read_file("events/user_events/c_count/enable") == b"0\n"
+        program.number("emit 0 0 3")
+        assert program.number("resume") == program.number("flush 0 20000") == 0
+        wait_for(lambda: program.ask("event 0").split() == ["0", "0", "0", "10003"])
+
+
 def test_an_event_of_a_child_is_registered_as_its_parents(program: Program) -> None:
     program.number(f"attach 0 {COUNT}")
     assert program.number("look 0") == 1

@@ -366,7 +366,7 @@ static int follow(struct ut_reg *reg)
 	if (reg->was_off)
 		reg->unheard_until = ut_ring_position(s->ring);
 	if (*(const volatile uint8_t *)status == 0 && atomic_load(&reg->status) == &ut_pending)
-		atomic_store(&reg->lost, 0); /* the ones that found the ring full are no losses, either */
+		reg->unheard += atomic_exchange(&reg->lost, 0); /* they found the ring full, but were not wanted */
 	ut_reg_point(reg, s->ring || s->flags & UT_TOKENS ? status : &ut_off);
 	return 0;
 }
@@ -464,10 +464,8 @@ static int message_came(struct ut_session *s, const struct ut_message *message)
 			reg->unheard += message->count;
 		else if (reg)
 			ut_reg_count_refused(reg, message->error, message->count);
-		if (reg) {
-			reg->is_heard = 1;
+		if (reg && ut_ring_is_taken_in(s->ring)) /* else more of them may be refused */
 			reg->was_off = 0;
-		}
 		return 0;
 	case UT_ERROR:
 		ut_warn(s, "the daemon ends the connection: %s", message->text);

@@ -75,7 +75,7 @@ struct ut_reg {
 	unsigned nr_refusals;
 	uint64_t pending; /* set by ut_count_pending */
 	int is_heard;		/* an answer has come, in this process */
-	int was_off;		/* the first one was "off", and earlier records have not been refused yet */
+	int was_off;		/* the first one was "off", and earlier records may still be refused */
 	uint64_t unheard_until; /* the end of these in the ring */
 	uint64_t unheard;	/* their number, as far as known */
 	struct utracefs_event *events;
