@@ -287,8 +287,8 @@ def test_what_was_emitted_before_an_answer_that_says_off_is_not_sent(
 def test_all_that_was_emitted_before_an_answer_that_says_off_is_in_one_number(
     daemon: DaemonProcess, built: Path, way: str
 ) -> None:
-    """What the daemon refuses before its answer is read, what it refuses later and reports a second after
-    that, and what found the ring full."""
+    """Records that the daemon refuses before the program reads its answer, later ones, which it reports a
+    second after that, and records that found the ring full."""
     sizes = {"UTRACEFS_RING_KB": "64", "UTRACEFS_BUFFER_KB": "64"}
     with started(built / "tests" / "binding", **sizes, **of_way(way)) as program:
         with daemon.paused():
