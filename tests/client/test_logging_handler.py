@@ -36,7 +36,7 @@ def test_records_become_events_while_a_consumer_is_attached(
     handler = LoggingHandler(session=session)
     logger.addHandler(handler)
     logger.warning("no consumer for %s", "this")
-    assert handler.level == OFF
+    wait_for(lambda: handler.level == OFF)
     daemon.enable(DECLARATION)
     wait_for(lambda: handler.level == logging.NOTSET)
     logger.warning("%d items", 3, stacklevel=1)

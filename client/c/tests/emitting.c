@@ -380,7 +380,9 @@ static int closes_at_receive, closes_at_send;
 /* Before the library connects. */
 __attribute__((constructor(101))) static void prepare(int argc, char **argv)
 {
-	closes_at_send = argc > 2 && strcmp(argv[1], "closefrom") == 0 && atoi(argv[2]) == 2;
+	int closes = argc > 2 && strcmp(argv[1], "closefrom") == 0 && atoi(argv[2]) == 2;
+
+	__atomic_store_n(&closes_at_send, closes, __ATOMIC_RELAXED);
 }
 
 /* Those of the library. */
