@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import utracefs
-from bench.measure import Row, at_most_row, daemon
+from bench.measure import Row, at_most_row, daemon, until_off
 from utracefs.tree.tracefs import Tracefs
 
 ROUNDS = 5
@@ -52,7 +52,7 @@ def rows() -> Iterator[Row]:
             without_us.append(child_us(lambda: None)[0])
             with utracefs.Session(directory) as session:
                 event = session.event("bench_fork u32 a")
-                assert not event
+                until_off(event)
                 with_us.append(child_us(lambda: None)[0])
                 tree.write_file("events/user_events/bench_fork/enable", b"1")
                 emit_us.append(child_us(functools.partial(event.emit, 1))[1])

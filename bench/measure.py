@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import timeit
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +31,12 @@ def left_out(what: str) -> Iterator[None]:
         yield
     except (ImportError, pytest.skip.Exception) as error:  # as the helpers of the tests find it
         print(f"  (left out: {what}: {error})", flush=True)
+
+
+def until_off(*events: object) -> None:
+    """Wait for the daemon's first answer: before that events, and spans, count as on."""
+    while any(events):
+        time.sleep(0.001)
 
 
 @attrs.frozen
