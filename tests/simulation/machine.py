@@ -45,6 +45,8 @@ AT_ONCE = 2
 """So many registrations are counted together."""
 FIRST_PID = 4_200_000
 """Above the largest pid of a machine."""
+ALWAYS_THERE = 3
+"""Processes up to this pid, in this world: `set_event_notrace_pid` names them."""
 
 
 class Store:
@@ -158,11 +160,14 @@ class Machine:
 
     def read(self, path: str, most: int = 4096) -> bytes:
         _, proc, pid, name = path.split("/", 3)
-        if proc != "proc" or not pid.isdigit() or int(pid) < FIRST_PID:
+        if proc != "proc" or not pid.isdigit() or ALWAYS_THERE < int(pid) < FIRST_PID:
             return self._read(path, most)
-        if int(pid) not in self.processes:
+        if int(pid) <= ALWAYS_THERE:
+            uid, start = 0, 1
+        elif int(pid) in self.processes:
+            uid, start = self.processes[int(pid)]
+        else:
             raise FileNotFoundError(path)
-        uid, start = self.processes[int(pid)]
         if name == "comm":
             return f"p{uid}\n".encode()
         if name == "status":
