@@ -227,7 +227,7 @@ static int is_connected(void *session)
 	return ut_is_connected(s->state);
 }
 
-/* With the lock held: the state that the program's events of this registration show, on if there is none. */
+/* The state that the program's events of this registration show, on if there is none. */
 static int is_on(struct ut_reg *reg)
 {
 	const uint8_t *status = atomic_load(&reg->status), *inherited = atomic_load(&reg->inherited);
@@ -286,7 +286,6 @@ int ut_reg_may_emit(struct ut_reg *reg)
 {
 	const uint8_t *inherited = atomic_load(&reg->inherited);
 	const struct ut_session *s = reg->session;
-	int is_on;
 
 	if (inherited && s && ut_rings_are_marked() && ut_clock_ns() - s->forked_at > FOLLOW_NS &&
 	    !ut_process_is_guest()) {
@@ -298,14 +297,15 @@ int ut_reg_may_emit(struct ut_reg *reg)
 		}
 		ut_unlock();
 	}
-	is_on = !inherited || *(const volatile uint8_t *)inherited;
+	if (!is_on(reg))
+		return 0;
 	/* A small stack has no room for the frames of this and of the emit. */
-	if (is_on && !ut_reg_has_ring(reg) && (!inherited || ut_process_is_on_small_stack()) &&
-	    !ut_reg_settle(reg) && ut_process_is_on_small_stack()) {
+	if (!ut_reg_has_ring(reg) && (!inherited || ut_process_is_on_small_stack()) && !ut_reg_settle(reg) &&
+	    ut_process_is_on_small_stack()) {
 		ut_reg_lose(reg);
-		is_on = 0;
+		return 0;
 	}
-	return is_on && *(const volatile uint8_t *)atomic_load(&reg->status);
+	return *(const volatile uint8_t *)atomic_load(&reg->status) != 0;
 }
 
 int ut_reg_lose(struct ut_reg *reg)

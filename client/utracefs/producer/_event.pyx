@@ -2,8 +2,8 @@
 
 An Event has a `struct utracefs_event` of libutracefs (client/c) and a packing plan. `if event:` follows the
 struct's pointer to one byte: 0 while no consumer is attached. The byte is PENDING while the library has no
-answer of the daemon, and in a forked child; then `if event:` calls the library, which may wait for the
-daemon. `emit` is in _emit.pyx.
+answer of the daemon, and in a forked child; then `if event:` calls the library, which connects and waits for
+no answer. `emit` is in _emit.pyx.
 
 The library changes the pointer from its own thread, without the GIL, and never unmaps its target. Waiting
 calls release the GIL, and run the program's signal handlers meanwhile, whose exceptions propagate.
