@@ -144,7 +144,7 @@ soak: build $(VENV)/.developer
 # For SECONDS=, from SEED= on: docs/testing.md. A failure is printed as a list of steps to keep.
 SEED := 1
 simulate: build $(VENV)/.developer
-	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation.simulate --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.simulation.simulate --seconds $(SECONDS) --seed $(SEED)
 
 test: lint check
 

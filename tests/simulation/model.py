@@ -483,8 +483,8 @@ class Model(Part):
         looked at."""
         if SETTINGS in self.loose:
             self._believe(texts)
-        names = {line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()}
-        if names - {"e"} != set(self.fields):
+        names = listed_events(texts)
+        if set(names) != set(self.fields):
             raise Wrong(f"events {sorted(names)}, must be {sorted(self.fields)}")
         is_all = True
         if (found := set(texts["instances"].decode().split())) != set(self.instances) - {""}:
@@ -508,7 +508,7 @@ class Model(Part):
 
     def _believe(self, texts: Texts) -> None:
         """The settings are older ones; which, only the daemon knows."""
-        names = {line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()}
+        names = listed_events(texts)
         self.fields = {name: self.latest[name] for name in names}
         self.awaited = set(names)
         self.record_tgid = texts["options/record-tgid"] == b"1\n"
@@ -535,7 +535,7 @@ class Model(Part):
                 i.spare = None
             elif i.spare is None:
                 i.spare = []
-            for name in set(self.latest) - names:
+            for name in self.latest.keys() - names:
                 self.unsure.update(r.n for r in self.known.values() if r.name == name)
 
     def _check_instance(self, at: str, i: Instance, texts: Texts) -> None:
@@ -648,6 +648,12 @@ class Model(Part):
             found = re.search(r"^ftrace\S*: recorded (\d+) filtered (\d+) lost (\d+)", consumer)
             if found is not None and sum(map(int, found.groups())) > emitted:
                 raise Wrong(f"{name}: {consumer}, of {emitted}")
+
+
+def listed_events(texts: Texts) -> list[str]:
+    """Those that exist, oldest first."""
+    lines = reversed(texts["available_events"].splitlines())
+    return [line.partition(b":")[2].decode() for line in lines]
 
 
 def _is_end(all_of_them: list[int], numbers: list[int], *, has_gap: bool) -> bool:

@@ -6,7 +6,6 @@ python -m tests.simulation.simulate [--seed N] [--seconds S] [--steps N]
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 import sys
 import time
@@ -36,10 +35,6 @@ class Outcome:
     def kind(self) -> str:
         """The same for the same failure, with whatever numbers."""
         return re.sub(r"[\d\[{(].*", "", self.failure)
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.journal.encode()).hexdigest()[:16]
 
 
 def play(steps: Sequence[Step]) -> Outcome:
@@ -99,10 +94,11 @@ def main() -> int:
         if outcome.failure:
             print(f"seed {seed}: {outcome.failure}\n{outcome.trace}", flush=True)
             shortest = shrink(steps, outcome)
-            last = play(shortest)
-            if chosen.journal:
-                print(last.journal)
-            print(as_test(seed, shortest, last))
+            outcome = play(shortest)
+        if chosen.journal:
+            print(outcome.journal)
+        if outcome.failure:
+            print(as_test(seed, shortest, outcome))
             return 1
         if chosen.only or time.monotonic() - began > chosen.seconds:
             break

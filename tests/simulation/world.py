@@ -43,6 +43,7 @@ from tests.simulation.model import (
     Wrong,
     duplicate,
     expect,
+    listed_events,
 )
 from tests.simulation.model import Program as ModelProgram
 from tests.simulation.programs import (
@@ -589,7 +590,7 @@ class World:
         there = {name.decode() for name, _ in self._tree("list_dir", "instances")}
         texts["instances"] = " ".join(sorted(there)).encode()
         texts["available_events"] = self._tree("read_file", "available_events")
-        events = [line.partition(b":")[2].decode() for line in texts["available_events"].splitlines()]
+        events = listed_events(texts)
         wanted += ["saved_tgids", "options/record-tgid"]
         wanted += [f"events/user_events/{event}/stats" for event in events]
         names = sorted((every & there) | {""})
@@ -628,7 +629,7 @@ class World:
         if len(right) == 1 and is_all:
             self._look_at_files(right[0])
         self._has_looked = True
-        self._note("  looked")
+        self._note(f"  looked: {len(right)} possible worlds, events {list(right[-1].fields)}")
 
     def _look_at_files(self, model: Model) -> None:
         """No more than the instances and histograms need."""
