@@ -651,7 +651,7 @@ class Model(Part):
 
 
 def listed_events(texts: Texts) -> list[str]:
-    """Those that exist, oldest first."""
+    """The existing events, oldest first."""
     lines = reversed(texts["available_events"].splitlines())
     return [line.partition(b":")[2].decode() for line in lines]
 
