@@ -289,6 +289,16 @@ def records_over_the_socket_wait_forever_after_a_restart(real: Any, daemon: Daem
     return None if daemon._took_over else int(real(daemon, *args))
 
 
+@fault(Daemon, "time_of_records")
+def records_over_the_socket_do_not_wait_for_rings(real: Any, daemon: Daemon, *args: Any) -> int:
+    return daemon.now_ns()
+
+
+@fault(Rings, "_may_be_filling")
+def unfinished_records_of_living_programs_are_given_up(real: Any, *args: Any) -> bool:
+    return False
+
+
 @fault(Streams, "publish")
 def a_stream_is_not_published(real: Any, *args: Any) -> None: ...
 

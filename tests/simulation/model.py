@@ -124,7 +124,10 @@ class Program(Part):
         self.ended = False
         """The daemon has yet to read its ring."""
         self.orphan: list[str] | None = None
-        """Events by which the daemon reads its ring without a connection, since the store has kept it."""
+        """Events by which the daemon reads its ring without a connection: the store has kept it, or it has an
+        unfinished record of a program that lives."""
+        self.waiting: list[Record] = []
+        """Sent over its socket while rings may come back: taken in behind those."""
         self.stopped = 0
         """The number of a record in its ring that a thread is still writing; < 0: its length is not known."""
         self.is_stranger = False
@@ -366,20 +369,37 @@ class Model(Part):
         events += [""] * (index - len(events))
         events[index : index + 1] = [name]
 
-    def emit(self, pid: int, record: Record, *, ring: bool) -> None:
+    def emit(self, pid: int, record: Record, *, ring: bool, waits: bool = False) -> None:
         self.known[record.n] = record
         program = self.programs[pid]
         if ring:
             assert program.ring is not None
             program.ring.append(record)
+        elif waits:
+            program.waiting.append(record)
         else:
             self.take_in()
             self._take(record)
 
     def take_in(self) -> None:
-        """All rings, oldest record first."""
-        if not any(p.ring or p.ended or p.has_waited for p in self.programs.values()):
+        """All rings, oldest record first, then what came over sockets."""
+        if not any(p.ring or p.waiting or p.ended or p.has_waited for p in self.programs.values()):
             return
+        self.take_rings()
+        self.take_waiting()
+        ended = [pid for pid, program in self.programs.items() if program.ended]
+        for pid in ended:
+            del self.programs[pid]
+        if ended:
+            self.forget_unused()
+
+    def take_waiting(self) -> None:
+        for program in self.programs.values():
+            for r in program.waiting:
+                self._take(r)
+            program.waiting = []
+
+    def take_rings(self) -> None:
         found = []
         for program in self.programs.values():
             taken = program.take()
@@ -389,11 +409,6 @@ class Model(Part):
         for r in sorted(found, key=lambda r: r.time):
             if self.programs[r.pid].known[r.index : r.index + 1] == [r.name]:
                 self._take(r)
-        ended = [pid for pid, program in self.programs.items() if program.ended]
-        for pid in ended:
-            del self.programs[pid]
-        if ended:
-            self.forget_unused()
 
     def _take(self, r: Record) -> None:
         if not self.status(r.name) or r.name not in self.fields or (not r.valid and self._refuses(r.name)):
@@ -438,6 +453,20 @@ class Model(Part):
         self.programs[pid].connected = False
         self.forget_unused()
 
+    def left(self, pid: int) -> None:
+        """Its connection has ended, and it lives: the daemon waits for a record that a thread may be writing."""
+        self.disconnected(pid)
+        program = self.programs[pid]
+        program.adopted = bool(program.ring)
+        program.orphan = list(program.events) if program.ring else None
+
+    def let_go(self, pid: int) -> None:
+        """What `left` waits for has come, or comes too late."""
+        self.take_in()
+        program = self.programs[pid]
+        self.released, program.orphan, program.adopted = list(program.known), None, False
+        self.forget_unused()
+
     # Daemons
 
     def restart(self, living: set[int], stored: set[int]) -> None:
@@ -455,6 +484,7 @@ class Model(Part):
         for pid, program in self.programs.items():
             waits = pid in living or program.is_stranger
             program.connected, program.early = False, program.early and waits and pid in stored
+            program.waiting = []
             program.has_waited, program.waits_no_more = bool(program.stopped), False
             program.adopted = pid in stored
             program.orphan = list(program.known) if pid in stored else None

@@ -81,6 +81,9 @@ MOST_MODELS = 32
 COLLECT_EVERY = 4
 """Orderly ends until garbage is collected, which takes as long as a start."""
 GRAVE = "utracefs-grave"
+LOOKS = 20
+"""So often the daemon looks in vain for a record that a thread is writing, in the ring of a connection that has
+ended."""
 IN_MEMORY = {"hist-in-memory": HISTS, "buffer-in-memory": BUFFERS}
 """Messages that say it: the next daemon will not have these."""
 
@@ -95,8 +98,8 @@ _BY_WEIGHT = {
     5: "off end consume",
     4: "ring filter switch set time",
     3: "hist pipe kill torn flood corrupt renew scarce",
-    2: "traceoff mkdir snapshot size tgid stall storm vanish restart detach manager fall starve",
-    1: "snapper rmdir clear leave nonsense delete",
+    2: "leave traceoff mkdir snapshot size tgid stall storm vanish restart detach manager fall starve",
+    1: "snapper rmdir clear nonsense delete",
 }
 WEIGHTS = {name: weight for weight, names in _BY_WEIGHT.items() for name in names.split()}
 """How often each step comes."""
@@ -162,6 +165,8 @@ class World:
         self._stages: list[tuple[int, Callable[[Any, Model], object]]] = []
         """In place of `_after`: what requests that were sent together change, with their numbers."""
         self._grace_ends = 0
+        self._in_grace = False
+        """Programs may still come back to their events."""
         self._refused_hists = 0
         """By this daemon; the file of one goes with the next line of the log."""
         self._has_looked = False
@@ -261,7 +266,7 @@ class World:
                     store=self.store,
                     stored=self.store.given(),
                 )
-                self._grace_ends = self.machine.now + GRACE_NS
+                self._grace_ends, self._in_grace = self.machine.now + GRACE_NS, True
                 self._has_looked, self._refused_hists = False, 0
                 expect("complaints about files", self.never, [])
                 return
@@ -282,7 +287,7 @@ class World:
         """The step's input was taken in or not, and then its operation carried out or not: an answer says
         which."""
         before = self.models
-        if self.machine.now >= self._grace_ends:
+        if self._grace_is_over():
             over = Model.grace_over  # rings are forgotten before events
             before = [*before, *_changed(before, over, keeps=True), *_changed(before, over)]
         taken = self._taken_in(before)
@@ -330,7 +335,13 @@ class World:
             return []
         # Events of programs that have ended may not have gone yet.
         ended = [m for m in models if any(p.ended for p in m.programs.values())]
-        return _changed(models, Model.take_in) + _changed(ended, Model.take_in, keeps=True)
+        waiting = [m for m in models if any(p.waiting for p in m.programs.values())]
+        found = _changed(models, Model.take_in) + _changed(ended, Model.take_in, keeps=True)
+        return found + _changed(waiting, Model.take_rings)
+
+    def _grace_is_over(self) -> bool:
+        """The daemon has yet to see it."""
+        return self._in_grace and self.machine.now >= self._grace_ends
 
     def _die(self, falls: Iterable[Program] = ()) -> None:
         """falls: programs that end with it."""
@@ -409,7 +420,7 @@ class World:
     def _pump(self, *, stalled: bool = False) -> None:
         """Everything that was sent is taken in, and the model knows it; stalled: some of it."""
         daemon = self._live
-        if self.machine.now >= self._grace_ends:  # nothing stops as long as that
+        if is_over := self._grace_is_over():  # nothing stops as long as that
             for program in [program for program in self.programs if not program.connected]:
                 self._go_on(program)
                 if self.models[-1].programs[program.pid].early:
@@ -425,7 +436,8 @@ class World:
             then()
         if not daemon.gathering:
             self.each(lambda m: m.take_in())
-        if self.machine.now >= self._grace_ends:
+        if is_over:
+            self._in_grace = False
             self.each(lambda m: m.grace_over())
         self.each(lambda m: m.forget_unused())
         if daemon.faults.count:
@@ -644,8 +656,14 @@ class World:
     # Steps
 
     def _pick(self, number: int, connected: bool = True) -> Program | None:
-        found = [p for p in self.programs if p.connected == connected and not (connected and p.is_unknown)]
+        found = [p for p in self.programs if p.connected == connected]
+        if connected:
+            found = [p for p in found if not p.is_unknown and not self._waits(p)]
         return found[number % len(found)] if found else None
+
+    def _waits(self, program: Program) -> bool:
+        """The daemon has records of its socket that wait, and so does all that comes behind them."""
+        return bool(self.models[-1].programs[program.pid].waiting)
 
     def _program(self, user: int, *_: int) -> None:
         if len(self.programs) == MOST_PROGRAMS:
@@ -686,6 +704,8 @@ class World:
         self._end_program(program)
 
     def _end_program(self, program: Program) -> None:
+        if self._waits(program):
+            self._gather()
         if self.models[-1].programs[program.pid].orphan is not None:  # the daemon looks whether it lives
             self.machine.pass_time(LOOK_AGAIN_NS)
         self._end_process(program)
@@ -974,9 +994,14 @@ class World:
                 index=index,
             )
             data = payload(command, n, k, valid=valid, text=text)
-            if not in_ring:
-                if self._live.gathering:
-                    return
+            if not in_ring and self._live.gathering:
+                if not program.has_socket or any(map(self._waits, self.programs)):
+                    return  # one waits at a time, since the order of two is not known
+                self.reached["a record over the socket waits"] += 1
+                program.answers.send(msgpack.packb(index.to_bytes(4, "little") + data))
+                self.each(partial(_emit, program.pid, record, ring=False, waits=True))
+                self._pump()
+            elif not in_ring:
                 program.answers.send(msgpack.packb(index.to_bytes(4, "little") + data))
                 self._pump_to(partial(_emit, program.pid, record, ring=False))
             elif program.ring is not None and program.ring.write(
@@ -1168,9 +1193,12 @@ class World:
         their records are older and younger by turns, too."""
         self._gather()
         for which in range(2):
-            self._ring(which)
-            if name := self._event_in(event + which):
-                self._turn("", name, "enable", on=True)
+            if which >= len(self.programs):
+                self._program(which)
+                self._register(which, event + which, 1, 1)
+            program = self._pick(which)
+            if program is not None and self._give_ring(program) and (command := program.command(event)):
+                self._turn("", command.split()[0], "enable", on=True)
         programs = [p for p in self.programs if p.has_socket and p.ring is not None]
         for i in range(3):
             for program in programs:
@@ -1178,6 +1206,8 @@ class World:
         self._die()
         for program in list(self.programs):
             self._come_back(program)
+            if program in self.programs:  # over its socket, while rings of others may come back
+                self._emit_some(program, event, number, 8 * how, pump=False)
 
     def _vanish(self, event: int, *_: int) -> None:
         """An event loses its programs and its consumers, and another one may get what it had."""
@@ -1202,6 +1232,9 @@ class World:
         self.daemon = None
         if is_read:  # events of ended programs stay for a moment
             self.models = _changed(self.models, Model.take_in, keeps=True)
+        elif any(map(self._waits, self.programs)):  # rings come later than they
+            self.each(Model.take_waiting)
+            self.each(lambda m: setattr(m, "is_late", True))
         self._consumers_end()
         self._connections_end()
         self._restarts += 1
@@ -1299,13 +1332,37 @@ class World:
         if left:
             raise Wrong(f"files left: {left}")
 
-    def _leave(self, which: int, *_: int) -> None:
-        """Its connection breaks, and the program lives on."""
+    def _leave(self, which: int, how: int, event: int, number: int) -> None:
+        """Its connection breaks, and the program lives on. A thread may be in the middle of a record, for which
+        the daemon waits a second, until another one begins, or until the program connects again."""
         program = self._pick(which)
-        if program is not None and program.ring is None:
-            program.disconnect()
-            self._pump_to(lambda m: m.disconnected(program.pid))
-            expect("enable words without a connection", program.words.bits(), {})
+        if program is None:
+            return
+        self._gather()
+        if program.ring is not None and how % 4:
+            if not self.models[-1].programs[program.pid].stopped:
+                self._emit_some(program, event, 8 * number, 6 + how % 2, pump=False, stops=1 + how // 4 % 2)
+            self._emit_some(program, event + 1, number, 6 + how % 2, pump=False)
+        program.disconnect()
+        self._pump_to(lambda m: m.left(program.pid))
+        expect("enable words without a connection", program.words.bits(), {})
+        program.is_new = True
+        if not self.models[-1].programs[program.pid].orphan:
+            return
+        self.reached["left within a record"] += 1
+        if how % 4 == 1:
+            self._come_back(program)
+        elif how % 4 == 2:
+            self._die()
+        else:
+            looks = 1 + LOOKS * (how // 8 % 2)
+            if looks == 1:
+                self._go_on(program)
+            for _ in range(looks - 1):
+                self.machine.pass_time(LOOK_AGAIN_NS)
+                self._pump()
+            self.machine.pass_time(LOOK_AGAIN_NS)
+            self._pump_to(lambda m: m.let_go(program.pid))
 
     def _torn(self, which: int, at: int, *_: int) -> None:
         """A registration in two pieces, with time between them."""
@@ -1653,8 +1710,8 @@ def _different(models: list[Model]) -> list[Model]:
     return [model for i, model in enumerate(models) if model not in models[i + 1 :]]
 
 
-def _emit(pid: int, record: Record, model: Model, *, ring: bool) -> None:
-    model.emit(pid, record, ring=ring)
+def _emit(pid: int, record: Record, model: Model, *, ring: bool, waits: bool = False) -> None:
+    model.emit(pid, record, ring=ring, waits=waits)
 
 
 @contextlib.contextmanager
