@@ -91,6 +91,10 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 			ut_warn(session, "event %.100s is off: this process has too many events", event->command);
 		} else if (session->state != UT_WAITING) {
 			ut_reg_point(reg, &ut_pending);
+			/* So no emit needs the lock, and the daemon knows the event before its first record. */
+			if (ut_is_connected(session->state) && !ut_process_is_on_small_stack())
+				ut_step(session, ut_clock_ns());
+			ut_reg_place(reg);
 		}
 	}
 	event->next = reg->events;

@@ -12,15 +12,21 @@
  *     close S
  *     closefrom               closes all descriptors but the standard ones
  *     again N                 opens and closes N more, one after the other
+ *     held N                  declares N events, begins to connect, and emits a record of each while another
+ *                             thread has the library's lock; number of emits that were done
  *
  * Errors are negative errno.
  */
+#include "connection.h"
 #include "session.h"
+#include "utracefs.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct ut_session *sessions[128];
@@ -46,6 +52,48 @@ static long write_record(int s, int index, const char *hex)
 
 	memcpy(record, &index, 4);
 	return ut_session_write(sessions[s], &iov, 1, iov.iov_len);
+}
+
+static struct utracefs_event *declared[30000];
+static int nr_declared;
+
+static void *emit_each(void *number)
+{
+	struct iovec iov = {(void *)"\0\0\0\0", 4};
+
+	for (int i = 0; i < nr_declared && utracefs_emit_iov(declared[i], &iov, 1) == 0; i++)
+		__atomic_fetch_add((long *)number, 1, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+static long emit_without_lock(int nr)
+{
+	struct timespec until;
+	pthread_t thread;
+	char command[64];
+	long emitted = 0;
+
+	for (nr_declared = 0; nr_declared < nr; nr_declared++) {
+		snprintf(command, sizeof(command), "held%d u32 a", nr_declared);
+		declared[nr_declared] = utracefs_declare(command, 0);
+		/* Its own step connects; some are declared before that, some after. */
+		if (nr_declared == nr / 2)
+			ut_reg_settle(declared[0]->registration);
+	}
+	if (pthread_create(&thread, NULL, emit_each, &emitted))
+		return -1;
+	ut_lock();
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 20;
+	if (pthread_timedjoin_np(thread, NULL, &until)) {
+		long before = __atomic_load_n(&emitted, __ATOMIC_RELAXED);
+
+		ut_unlock();
+		pthread_join(thread, NULL);
+		return before;
+	}
+	ut_unlock();
+	return emitted;
 }
 
 int main(void)
@@ -102,6 +150,8 @@ int main(void)
 					ut_session_close(one);
 				}
 			}
+		} else if (sscanf(line, "held %d", &s) == 1) {
+			answer = emit_without_lock(s);
 		} else if (strcmp(line, "closefrom") == 0) {
 			closefrom(3);
 			answer = 0;

@@ -76,6 +76,15 @@ def test_the_daemon_is_stopped(daemon: DaemonProcess, program: Program) -> None:
     assert program.number("register 0 0 bar u32 a") in (1, 21)  # 21: the daemon has the others, too
 
 
+def test_no_emit_needs_the_lock_before_the_answers(daemon: DaemonProcess, built: Path) -> None:
+    """Nor of events that have no room among the requests under way; and all are recorded."""
+    with daemon.tree() as tree, started(built / "tests" / "sessions") as program:
+        tree.write_file("standing_events", b"user_events:held*\n")
+        with daemon.paused():
+            assert program.number("held 3000") == 3000
+        wait_for(lambda: b"entries-written: 3000/3000 " in tree.read_file("trace"))
+
+
 def test_no_daemon(built: Path, directory: Path) -> None:
     with started(built / "tests" / "sessions") as program:
         assert program.number("open") == -errno.ENOENT

@@ -88,13 +88,10 @@ void ut_session_give_up(struct ut_session *s, uint32_t *ring, int is_lost)
 	*ring = 0;
 }
 
-/* Records that the thread sends may come before their registration is sent; in a ring that the daemon reads
- * they do not (ut_reg_place). */
 static void set_places(struct ut_session *s)
 {
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
-		if (reg->state != UT_REFUSED)
-			ut_reg_place(reg);
+		ut_reg_place(reg);
 }
 
 /* Whether it can be used: its descriptors are ours, and the daemon has not closed it. */
@@ -229,6 +226,7 @@ static int send_first(struct ut_session *s)
 	else
 		ut_ask(s, UT_ABOUT_STATUS, NULL);
 	ut_ask_registrations(s);
+	set_places(s); /* also of registrations without room now: their emits shall not need the lock */
 	return ut_send_first(s);
 }
 

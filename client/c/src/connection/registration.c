@@ -122,7 +122,9 @@ void ut_reg_place(struct ut_reg *reg)
 {
 	const struct ut_session *s = reg->session;
 
-	if (s->ring && reg->number != UT_NO_NUMBER)
+	/* (A child of an older daemon counts records before the answer in its parent's ring.) */
+	if (s->ring && reg->number != UT_NO_NUMBER && reg->state != UT_REFUSED &&
+	    (reg->state == UT_ANSWERED || !s->parents || ut_has_numbers(s)))
 		atomic_store(&reg->place, ut_place(s->ring, reg->number));
 }
 

@@ -20,13 +20,9 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 		ut_put_register(&s->out, asked->msgid, reg->command, reg->flags, reg->event_id, UT_NO_TOKEN,
 				ut_has_numbers(s) ? reg->number : UT_NO_NUMBER);
 		reg->state = UT_ASKED_FOR;
-		/* The daemon gets its records from here on, even if this process ends before anything is answered;
-		 * over the socket a program sends them after the answer, and a child of an older daemon counts them
-		 * in its parent's ring until then. */
+		/* The daemon gets its records from here on, even if this process ends before anything is answered. */
 		if (ut_has_numbers(s))
 			reg->write_index = reg->number;
-		if (ut_has_numbers(s) || !s->parents)
-			ut_reg_place(reg);
 		break;
 	case UT_ABOUT_ENABLER:
 		ut_put_register(&s->out, asked->msgid, enabler->command, enabler->flags, enabler->event_id,
