@@ -31,18 +31,11 @@ cdef extern from "remote_memory.h" nogil:
     struct rm_files:
         int mem
         int maps
-    struct rm_bit:
-        rm_files files
-        pid_t pid
-        uint64_t byte
-        unsigned char mask
-        int on
     int rm_open(pid_t tid, rm_files *files, uint64_t *stack_address, char *random)
     int RM_READ, RM_WRITE
     int rm_move(rm_files files, uint64_t address, void *data, size_t size, int way)
     int rm_read_string(rm_files files, uint64_t address, char *into, size_t limit)
-    int rm_set_bit(rm_bit *bit)
-    uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
+    int rm_set_bit(rm_files files, pid_t pid, uint64_t address, unsigned size, unsigned bit, int on)
 
 # Accesses take microseconds of a cpu; milliseconds if a page comes from the disk of a busy machine.
 DEADLINE_S = 1.0  #: Final[float]
@@ -87,12 +80,13 @@ cdef class _Access:
     cdef Work work
     cdef list keep              # the _Files in use
     cdef rm_files *fds
-    cdef pid_t tid              # opening: any thread of the process
+    cdef pid_t tid              # opening: any thread of the process; changing a bit: its first one
     cdef uint64_t address       # opening: out, of the 16 bytes made by exec
     cdef bytes data             # written to, or read from
     cdef size_t size
     cdef char *place            # of `data`
-    cdef rm_bit bit
+    cdef unsigned bit           # changing one: its number in the word of `size` bytes
+    cdef bint on
     cdef Py_ssize_t at          # looking: index of the present one of `keep`
     cdef bint is_abandoned
     cdef int result             # 0 or -errno; of read_string the length
@@ -178,7 +172,7 @@ cdef int write_bytes(_Access a) noexcept nogil:
 
 
 cdef int change_bit(_Access a) noexcept nogil:
-    return rm_set_bit(&a.bit)
+    return rm_set_bit(a.fds[0], a.tid, a.address, a.size, a.bit, a.on)
 
 
 cdef int look(_Access a) noexcept nogil:
@@ -282,11 +276,11 @@ cdef class Memory:
         if bit >= 8 * size:
             raise os_error(EINVAL)
         cdef _Access access = self.new_access(change_bit, 0)
-        access.bit.files = self.files.fds
-        access.bit.pid = pid
-        access.bit.byte = rm_byte_of(address, size, bit)
-        access.bit.mask = 1 << bit % 8
-        access.bit.on = on
+        access.tid = pid
+        access.address = address
+        access.size = size
+        access.bit = bit
+        access.on = on
         self.perform(access)
 
     def __reduce__(self):

@@ -26,7 +26,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,9 +44,7 @@ struct rm_files {
 
 struct rm_vma {
 	uint64_t start, end; /* end: the first address after it */
-	uint64_t offset;     /* of `start` in the file, bytes */
 	uint64_t inode;	     /* 0: no file */
-	uint32_t major, minor;
 	unsigned flags;
 };
 
@@ -62,19 +60,11 @@ struct rm_query {
 /* Parse a line of maps: `START-END rwxp OFFSET MAJOR:MINOR INODE ...`. 0 for any other. */
 static inline int rm_parse_line(const char *line, struct rm_vma *vma)
 {
-	unsigned long long start, end, offset, inode;
-	unsigned major, minor;
 	char may[5];
 
-	if (sscanf(line, "%llx-%llx %4s %llx %x:%x %llu", &start, &end, may, &offset, &major, &minor, &inode)
-	!= 7)
+	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*x %*x:%*x %" SCNu64, &vma->start, &vma->end, may,
+		   &vma->inode) != 4)
 		return 0;
-	vma->start = start;
-	vma->end = end;
-	vma->offset = offset;
-	vma->inode = inode;
-	vma->major = major;
-	vma->minor = minor;
 	vma->flags = (may[0] == 'r' ? RM_READ : 0) | (may[1] == 'w' ? RM_WRITE : 0) |
 		     (may[2] == 'x' ? RM_EXECUTE : 0) | (may[3] == 's' ? RM_SHARED : 0);
 	return 1;
@@ -114,8 +104,7 @@ static inline int rm_find(int maps, uint64_t address, struct rm_vma *vma)
 	struct rm_query query = {.size = sizeof(query), .address = address};
 
 	if (ioctl(maps, RM_PROCMAP_QUERY, &query) == 0) {
-		*vma = (struct rm_vma){query.start, query.end,	 query.offset, query.inode,
-				       query.major, query.minor, query.flags};
+		*vma = (struct rm_vma){query.start, query.end, query.inode, query.flags};
 		return 0;
 	}
 	if (errno == ENOTTY)
@@ -224,24 +213,16 @@ static inline ssize_t rm_read_string(struct rm_files files, uint64_t address, ch
 	return -EINVAL;
 }
 
-struct rm_bit {
-	struct rm_files files;
-	pid_t pid;	       /* of the process: of its first thread, or another one if that has ended */
-	uint64_t byte;	       /* address of the byte that has the bit */
-	unsigned char mask;    /* the bit in it */
-	int on;
-};
-
 /* Whether this is memory, as for get_user_pages(), and not a device (VM_IO, VM_PFNMAP), whose registers `mem`
  * might write. process_vm_readv() refuses devices. */
-static inline int rm_is_memory(const struct rm_bit *b, const struct rm_vma *vma)
+static inline int rm_is_memory(pid_t tid, uint64_t address, const struct rm_vma *vma)
 {
 	char byte;
-	struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)b->byte, 1};
+	struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)address, 1};
 
 	if (vma->inode == 0)
 		return 1;
-	if (process_vm_readv(b->pid, &here, 1, &there, 1, 0) == 1)
+	if (process_vm_readv(tid, &here, 1, &there, 1, 0) == 1)
 		return 1;
 	/* A container may forbid the call; programs have no private mappings of devices. */
 	return (errno == ENOSYS || errno == EPERM) && !(vma->flags & RM_SHARED);
@@ -249,50 +230,45 @@ static inline int rm_is_memory(const struct rm_bit *b, const struct rm_vma *vma)
 
 /* The same, by a living thread: the first one of a process may end before the others, and then has no
  * memory. */
-static inline int rm_is_memory_of_any(struct rm_bit *b, const struct rm_vma *vma)
+static inline int rm_is_memory_of_any(pid_t pid, uint64_t address, const struct rm_vma *vma)
 {
-	int found = rm_is_memory(b, vma);
+	int found = rm_is_memory(pid, address, vma);
 	struct dirent *entry;
 	char path[32];
 	DIR *tasks;
 
-	snprintf(path, sizeof(path), "/proc/%d/task", b->pid);
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
 	tasks = found ? NULL : opendir(path);
-	while (tasks && !found && (entry = readdir(tasks))) {
-		b->pid = atoi(entry->d_name);
-		found = rm_is_memory(b, vma);
-	}
+	while (tasks && !found && (entry = readdir(tasks)))
+		found = rm_is_memory(atoi(entry->d_name), address, vma);
 	if (tasks)
 		closedir(tasks);
 	return found;
 }
 
-/* Address of the byte with bit `bit` of the word of `size` bytes. It is bit `bit` % 8 there. */
-static inline uint64_t rm_byte_of(uint64_t address, unsigned size, unsigned bit)
+/* Set or clear bit `bit` of the word of `size` bytes at `address`. Another process's memory can only be read
+ * and written: if the program changes another bit of the byte in the 300 ns between, its change is undone.
+ * Stopping its threads (ptrace) would prevent that, and can change what their system calls return.
+ * -EFAULT: the program may not write there, or it is no memory. */
+static inline int rm_set_bit(struct rm_files files, pid_t pid, uint64_t address, unsigned size, unsigned bit,
+			     int on)
 {
-	return address + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? size - 1 - bit / 8 : bit / 8);
-}
-
-/* Set or clear the bit. Another process's memory can only be read and written: if the program changes
- * another bit of the byte in the 300 ns between, its change is undone. Stopping its threads (ptrace) would
- * prevent that, and can change what their system calls return. -EFAULT: the program may not write there, or
- * it is no memory. */
-static inline int rm_set_bit(struct rm_bit *b)
-{
+	const uint64_t byte = address + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? size - 1 - bit / 8 : bit / 8);
+	const unsigned char mask = 1u << bit % 8;
 	unsigned char value;
 	struct rm_vma vma;
 	ssize_t moved;
 	int error;
 
-	error = rm_find(b->files.maps, b->byte, &vma);
+	error = rm_find(files.maps, byte, &vma);
 	if (error)
 		return error;
-	if (!(vma.flags & RM_WRITE) || !rm_is_memory_of_any(b, &vma))
+	if (!(vma.flags & RM_WRITE) || !rm_is_memory_of_any(pid, byte, &vma))
 		return -EFAULT;
-	moved = pread(b->files.mem, &value, 1, (off_t)b->byte);
-	if (moved == 1 && !(value & b->mask) == (b->on != 0)) {
-		value ^= b->mask;
-		moved = pwrite(b->files.mem, &value, 1, (off_t)b->byte);
+	moved = pread(files.mem, &value, 1, (off_t)byte);
+	if (moved == 1 && !(value & mask) == (on != 0)) {
+		value ^= mask;
+		moved = pwrite(files.mem, &value, 1, (off_t)byte);
 	}
 	return moved == 1 ? 0 : moved == 0 ? -ESRCH : -EFAULT;
 }
