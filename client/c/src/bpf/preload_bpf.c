@@ -468,7 +468,7 @@ WRAP(void *, mmap, (void *address, size_t size, int prot, int flags, int fd, off
 	int error = 0, memory = fd;
 
 	if (__builtin_expect(fd < 0 || !ut_file_at(fd), 1))
-		return (void *)ut_system_call(SYS_mmap, (long)address, (long)size, prot, flags, fd, offset);
+		return (void *)UT_CALL(SYS_mmap, address, size, prot, flags, fd, offset);
 	if (begin(&section))
 		return MAP_FAILED;
 	file = file_of(fd, ANY_FILE);
@@ -483,7 +483,7 @@ WRAP(void *, mmap, (void *address, size_t size, int prot, int flags, int fd, off
 		error = memory < 0 ? -EINVAL : 0;
 	}
 	if (!error) {
-		result = (void *)ut_system_call(SYS_mmap, (long)address, (long)size, prot, flags, memory, offset);
+		result = (void *)UT_CALL(SYS_mmap, address, size, prot, flags, memory, offset);
 		error = result == MAP_FAILED ? -errno : 0;
 	}
 	(void)end(&section, error);
@@ -502,14 +502,14 @@ WRAP(int, epoll_ctl, (int epoll, int operation, int fd, struct epoll_event *even
 		edge.events |= EPOLLET;
 		event = &edge;
 	}
-	return (int)ut_system_call(SYS_epoll_ctl, epoll, operation, fd, (long)event, 0, 0);
+	return (int)UT_CALL(SYS_epoll_ctl, epoll, operation, fd, event);
 }
 
 /* bpftrace takes notice of signals only if they interrupt its wait. */
 WRAP(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int timeout_ms))
 {
 	if (bt_is_recording()) {
-		int ready = (int)ut_system_call(SYS_epoll_pwait, epoll, (long)events, most, 0, 0, 0);
+		int ready = (int)UT_CALL(SYS_epoll_pwait, epoll, events, most);
 		int more = ready ? 0 : bp_replay();
 
 		if (ready || more < 0) {
@@ -518,24 +518,20 @@ WRAP(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int time
 		}
 		timeout_ms = more ? 0 : timeout_ms;
 	}
-	return (int)ut_system_call(SYS_epoll_pwait, epoll, (long)events, most, timeout_ms, 0, 0);
+	return (int)UT_CALL(SYS_epoll_pwait, epoll, events, most, timeout_ms);
 }
 
 /* bpf(2) of a kernel is root's. Only for programs that have libbpf: a shell with two different users behaves
  * otherwise. */
 WRAP(uid_t, geteuid, (void))
 {
-	return dlsym(RTLD_DEFAULT, "bpf_object__open_mem")
-		       ? 0
-		       : (uid_t)ut_system_call(SYS_geteuid, 0, 0, 0, 0, 0, 0);
+	return dlsym(RTLD_DEFAULT, "bpf_object__open_mem") ? 0 : (uid_t)UT_CALL(SYS_geteuid);
 }
 
 /* Locked memory for maps, in kernels before 5.11. */
 WRAP(int, setrlimit, (int resource, const struct rlimit *limit))
 {
-	return resource == RLIMIT_MEMLOCK
-		       ? 0
-		       : (int)ut_system_call(SYS_prlimit64, 0, resource, (long)limit, 0, 0, 0);
+	return resource == RLIMIT_MEMLOCK ? 0 : (int)UT_CALL(SYS_prlimit64, 0, resource, limit);
 }
 ALIAS(int, setrlimit64, setrlimit, (int resource, const struct rlimit *limit))
 

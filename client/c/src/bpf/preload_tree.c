@@ -312,12 +312,12 @@ OF_PATH(FILE *, fopen, (const char *path, const char *mode), NULL, strpbrk(mode,
 	NEXT(fopen)(path, mode))
 ALIAS(FILE *, fopen64, fopen, (const char *path, const char *mode))
 OF_PATH(int, access, (const char *path, int mode), -1, BY_MODE,
-	ut_system_call(SYS_faccessat, AT_FDCWD, (long)path, mode, 0, 0, 0))
+	UT_CALL(SYS_faccessat, AT_FDCWD, path, mode))
 /* libbpf since 1.4, of its types. */
 OF_PATH(int, faccessat, (int folder, const char *path, int mode, int flags), -1, BY_MODE,
-	ut_system_call(flags ? SYS_faccessat2 : SYS_faccessat, folder, (long)path, mode, flags, 0, 0))
+	UT_CALL(flags ? SYS_faccessat2 : SYS_faccessat, folder, path, mode, flags))
 OF_PATH(int, stat, (const char *path, struct stat *found), -1, LOOKS,
-	ut_system_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)found, 0, 0, 0))
+	UT_CALL(SYS_newfstatat, AT_FDCWD, path, found))
 ALIAS(int, stat64, stat, (const char *path, struct stat *found))
 
 WRAP(int, glob, (const char *pattern, int flags, int (*failed)(const char *, int), glob_t *found))

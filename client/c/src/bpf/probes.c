@@ -422,7 +422,7 @@ int bp_replay(void)
 	polled.fd = is_idle && !here.has_ended ? utracefs_stream_fd(here.stream) : -1;
 	bp_unlock();
 	if (polled.fd >= 0)
-		ut_system_call(SYS_ppoll, (long)&polled, 1, (long)&(struct timespec){0, 20000000}, 0, 0, 0);
+		UT_CALL(SYS_ppoll, &polled, 1, (&(struct timespec){0, 20000000}));
 	sigpending(&pending);
 	if (result == -1)
 		raise(SIGINT); /* delivered at the section's end */

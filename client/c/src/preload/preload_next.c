@@ -60,87 +60,19 @@ long ut_system_call(long number, long a, long b, long c, long d, long e, long f)
 	return result;
 }
 
-#define BARE(type, name, arguments, ...)             \
-	static type bare_##name arguments            \
-	{                                            \
-		return (type)ut_system_call(__VA_ARGS__); \
+#define X(type, name, arguments, bare)      \
+	static type bare_##name arguments   \
+	{                                   \
+		return (type)(bare);        \
 	}
-
-BARE(int, open, (const char *path, int flags, mode_t mode),
-     SYS_openat, AT_FDCWD, (long)path, flags, (long)mode, 0, 0)
-BARE(int, openat, (int folder, const char *path, int flags, mode_t mode),
-     SYS_openat, folder, (long)path, flags, (long)mode, 0, 0)
-
-static int bare_creat(const char *path, mode_t mode)
-{
-	return bare_open(path, O_CREAT | O_WRONLY | O_TRUNC, mode);
-}
-
-static int bare___open_2(const char *path, int flags)
-{
-	return bare_open(path, flags, 0);
-}
-
-static int bare___openat_2(int folder, const char *path, int flags)
-{
-	return bare_openat(folder, path, flags, 0);
-}
-
-static FILE *bare_fopen(const char *path, const char *mode)
-{
-	(void)path;
-	(void)mode;
-	errno = ENOMEM;
-	return NULL;
-}
-
-static FILE *bare_fdopen(int fd, const char *mode)
-{
-	(void)fd;
-	return bare_fopen(NULL, mode);
-}
-
-BARE(int, ioctl, (int fd, unsigned long request, void *argument),
-     SYS_ioctl, fd, (long)request, (long)argument, 0, 0, 0)
-BARE(ssize_t, read, (int fd, void *buffer, size_t size), SYS_read, fd, (long)buffer, (long)size, 0, 0, 0)
-BARE(off_t, lseek, (int fd, off_t offset, int whence), SYS_lseek, fd, offset, whence, 0, 0, 0)
-BARE(ssize_t, write, (int fd, const void *buffer, size_t size),
-     SYS_write, fd, (long)buffer, (long)size, 0, 0, 0)
-BARE(ssize_t, pwrite, (int fd, const void *buffer, size_t size, off_t offset),
-     SYS_pwrite64, fd, (long)buffer, (long)size, offset, 0, 0)
-BARE(ssize_t, writev, (int fd, const struct iovec *iov, int count),
-     SYS_writev, fd, (long)iov, count, 0, 0, 0)
-BARE(ssize_t, pwritev, (int fd, const struct iovec *iov, int count, off_t offset),
-     SYS_pwritev, fd, (long)iov, count, offset, 0, 0)
-BARE(ssize_t, pwritev2, (int fd, const struct iovec *iov, int count, off_t offset, int flags),
-     SYS_pwritev2, fd, (long)iov, count, offset, 0, flags)
-BARE(int, close, (int fd), SYS_close, fd, 0, 0, 0, 0, 0)
-BARE(int, close_range, (unsigned first, unsigned last, int flags),
-     SYS_close_range, first, last, flags, 0, 0, 0)
-
-static void bare_closefrom(int first)
-{
-	(void)bare_close_range(first < 0 ? 0 : (unsigned)first, ~0u, 0);
-}
-
-BARE(int, dup, (int fd), SYS_dup, fd, 0, 0, 0, 0, 0)
-BARE(int, dup3, (int fd, int to, int flags), SYS_dup3, fd, to, flags, 0, 0, 0)
-
-static int bare_dup2(int fd, int to)
-{
-	return fd == to ? (int)ut_system_call(SYS_fcntl, fd, F_GETFD, 0, 0, 0, 0) < 0 ? -1 : to :
-			  bare_dup3(fd, to, 0);
-}
-
-BARE(int, fcntl, (int fd, int command, void *argument), SYS_fcntl, fd, command, (long)argument, 0, 0, 0)
-BARE(long, syscall, (long number, long a, long b, long c, long d, long e, long f),
-     number, a, b, c, d, e, f)
+UT_NEXT_FUNCTIONS(X)
+#undef X
 
 static const struct {
 	const char *name;
 	void *bare;
 } functions[UT_NEXT_COUNT] = {
-#define X(type, name, arguments) { #name, (void *)bare_##name },
+#define X(type, name, arguments, bare) { #name, (void *)bare_##name },
 	UT_NEXT_FUNCTIONS(X)
 #undef X
 };
@@ -169,14 +101,6 @@ void *ut_next_find(enum ut_next_name name)
 
 /* ---- the same for the core (PAST_WRAPPERS in the Makefile) */
 
-#define UT_HIDDEN __attribute__((visibility("hidden")))
-
-UT_HIDDEN int ut_behind_close(int fd);
-UT_HIDDEN int ut_behind_fcntl(int fd, int command, void *argument);
-UT_HIDDEN int ut_behind_fcntl64(int fd, int command, void *argument)
-	__attribute__((alias("ut_behind_fcntl")));
-UT_HIDDEN long ut_behind_syscall(long number, long a, long b, long c, long d, long e, long f);
-
 int ut_behind_close(int fd)
 {
 	return NEXT(close)(fd);
@@ -186,6 +110,8 @@ int ut_behind_fcntl(int fd, int command, void *argument)
 {
 	return NEXT(fcntl)(fd, command, argument);
 }
+
+int ut_behind_fcntl64(int fd, int command, void *argument) __attribute__((alias("ut_behind_fcntl")));
 
 long ut_behind_syscall(long number, long a, long b, long c, long d, long e, long f)
 {
