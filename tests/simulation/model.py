@@ -454,14 +454,14 @@ class Model(Part):
         self.forget_unused()
 
     def left(self, pid: int) -> None:
-        """Its connection has ended, and it lives: the daemon waits for a record that a thread may be writing."""
+        """Its connection has ended, and it lives: the daemon waits for a record that a thread may write."""
         self.disconnected(pid)
         program = self.programs[pid]
         program.adopted = bool(program.ring)
         program.orphan = list(program.events) if program.ring else None
 
     def let_go(self, pid: int) -> None:
-        """What `left` waits for has come, or comes too late."""
+        """The record that `left` waits for has come, or comes too late."""
         self.take_in()
         program = self.programs[pid]
         self.released, program.orphan, program.adopted = list(program.known), None, False

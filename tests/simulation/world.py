@@ -82,8 +82,8 @@ COLLECT_EVERY = 4
 """Orderly ends until garbage is collected, which takes as long as a start."""
 GRAVE = "utracefs-grave"
 LOOKS = 20
-"""So often the daemon looks in vain for a record that a thread is writing, in the ring of a connection that has
-ended."""
+"""So often the daemon looks in vain for a record that a thread is writing, in the ring of a connection that
+has ended."""
 IN_MEMORY = {"hist-in-memory": HISTS, "buffer-in-memory": BUFFERS}
 """Messages that say it: the next daemon will not have these."""
 
@@ -1333,8 +1333,8 @@ class World:
             raise Wrong(f"files left: {left}")
 
     def _leave(self, which: int, how: int, event: int, number: int) -> None:
-        """Its connection breaks, and the program lives on. A thread may be in the middle of a record, for which
-        the daemon waits a second, until another one begins, or until the program connects again."""
+        """Its connection breaks, and the program lives on. A thread may be in the middle of a record, for
+        which the daemon waits a second, until another one begins, or until the program connects again."""
         program = self._pick(which)
         if program is None:
             return
