@@ -1,15 +1,12 @@
 """Histograms and a daemon that is killed at any instruction: each counts each record exactly once.
 
-The judges are those of test_journal.py: a child that takes in one machine instruction at a time, whose shared
-memory is read after each, and real kills. The final counts, after any number of kills, are compared with a
-Counter.
+The judge is that of test_journal.py: a child that takes in one machine instruction at a time, whose shared
+memory is read after each. The final counts are compared with a Counter.
 """
 
 from __future__ import annotations
 
 import functools
-import os
-import random
 import struct
 from collections import Counter
 from pathlib import Path
@@ -19,7 +16,6 @@ from tests.daemon.consumers.ftrace.histograms import NoVariables, defined
 from tests.daemon.intake.dying import (
     Kept,
     Producer,
-    killed_again_and_again,
     open_buffers,
     open_ring,
     record,
@@ -204,16 +200,6 @@ def emit(producer: Producer, numbers: list[int]) -> None:
     producer.emit(b"".join(record(n) for n in numbers))
 
 
-def test_the_model(folder: Path) -> None:
-    world = World(folder)
-    assert world.ring is not None
-    numbers = [*SEQUENCE, *range(400, 400 + KEYS), 5]
-    emit(Producer(world.ring.fd), numbers)
-    world.intake.take_in()
-    assert world.result() == expected(numbers)
-    assert world.result()["some"][2] > 0
-
-
 def test_killed_at_any_instruction(folder: Path) -> None:
     before = folder / "before"
     before.mkdir()
@@ -225,36 +211,6 @@ def test_killed_at_any_instruction(folder: Path) -> None:
     world.intake.take_in()
     emit(producer, SEQUENCE)
     want = expected([*first, *SEQUENCE])
+    assert want["some"][2] > 0, "some have no room"
     judged = stepped_through(World, world, before, FILES, folder / "after", want)
     assert judged > 40 * len(SEQUENCE), "the states of the way were not seen"
-
-
-def test_killed_at_random_again_and_again(folder: Path) -> None:
-    """Forty daemons, one after the other."""
-    chance = random.Random(11)
-    world = World(folder)
-    assert world.ring is not None
-    fds = (os.dup(world.ring.fd), os.dup(world.ring.doorbell))
-    producer = Producer(fds[0])
-    kept = world.kept
-    del world
-    numbers: list[int] = []
-
-    def fill(producer: Producer, room: int) -> None:
-        some = [chance.randrange(200 + len(numbers) // 50) for _ in range(room)]
-        emit(producer, some)
-        numbers.extend(some)
-
-    killed_again_and_again(
-        lambda: World(folder, kept, fds).intake.take_in, folder, [producer], fill, 40, chance.randrange
-    )
-    last = World(folder, kept, fds)
-    last.intake.take_in()
-    result, want = last.result(), expected(numbers)
-    assert len(numbers) > 15_000
-    for name in ("stored", "snapshot"):
-        stored = result.pop(name)
-        assert stored == want.pop(name)[-len(stored) :]
-    assert result == want
-    for fd in fds:
-        os.close(fd)
