@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import utracefs
 from tests.client.cli.kit import Cli
 from tests.client.export.example import EVENTS, ROWS, write
-from tests.client.export.timelines.perfetto_reader import read as read_perfetto
+from tests.client.export.timelines.trace_processor import ask
 from tests.client.recordings.test_recording import break_first_page
 from tests.client.recordings.trace_dat.example import CPU0, pages
 from tests.client.recordings.trace_dat.example import EVENTS as PAGE_EVENTS
@@ -71,7 +71,7 @@ def test_the_format_is_that_of_the_ending(file: Path, tmp_path: Path, ending: st
     done = run(file, "-o", out, *(["--to", to] if to else []))
     assert (done.exit_code, done.output) == (0, f"{out}: {len(ROWS)} records, 3 lost\n")
     if ending in ("pftrace", "perfetto-trace"):
-        assert len(read_perfetto(out.read_bytes()).events) == len(ROWS) + 1
+        assert records_in(out) == len(ROWS) + 1
         return
     text = out.read_text(encoding="utf-8")
     if ending in ("jsonl", "ndjson"):
@@ -415,8 +415,8 @@ def records_in(out: Path) -> int:
     if out.suffix in (".dat", ".data"):
         with utracefs.open(out) as recording:
             return len(list(recording))
-    if out.suffix == ".pftrace":
-        return len(read_perfetto(out.read_bytes()).events)
+    if out.suffix in (".pftrace", ".perfetto-trace"):
+        return int(ask(out, "select count(*) as n from slice")[0][0]["n"])
     if out.suffix == ".json":
         return sum(one["ph"] == "i" for one in json.loads(out.read_bytes())["traceEvents"])
     if out.is_dir() and out.name == "out.ctf":

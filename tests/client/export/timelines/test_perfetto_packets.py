@@ -1,68 +1,98 @@
-"""Any text, name, number, records of any length; read by perfetto_reader. The meaning: test_perfetto."""
+"""Any text, name, number, records of any length, as Perfetto's trace processor reads them. The meaning:
+test_perfetto."""
 
+import random
 import struct
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.client.export.one_page import TEXT, records_of
-from tests.client.export.timelines.perfetto_reader import Trace, read
+from tests.client.export.timelines.trace_processor import ask
 from utracefs.export import Counter, Slice, Tracks
 from utracefs.export.timelines._perfetto_packets import PerfettoPackets
 from utracefs.recordings._records import Records
 from utracefs_protocol.events.declaration import Field, FieldKind
 
 MONO = 3
+ARGUMENTS = """select s.id, substr(a.key, 7) as key, substr(a.display_value, 1, 99) as value from slice s
+    left join args a on a.arg_set_id = s.arg_set_id and a.key glob 'debug.*' order by s.ts, s.id"""
 
 
-def trace_of(records: Records, tracks: Tracks | None = None) -> Trace:
+def asked(path: Path, records: Records, *queries: str, tracks: Tracks | None = None) -> list[Any]:
+    """The arguments of each record, as text, and the rows of further queries."""
     packets = PerfettoPackets(records, tracks or Tracks(), MONO)
-    pieces: list[bytes] = []
-    while piece := packets.read(500):
-        pieces.append(piece)
-    return read(b"".join([*pieces, packets.head()]))
+    with (path / "out.pftrace").open("wb") as out:
+        while piece := packets.read(500):
+            out.write(piece)
+        out.write(packets.head())
+    rows, *more = ask(path / "out.pftrace", ARGUMENTS, *queries)
+    arguments: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        arguments[row["id"]][row["key"]] = row["value"]
+    return [list(arguments.values()), *more]
 
 
-@given(st.binary(max_size=60), st.text(max_size=15))
-def test_any_text(data: bytes, comm: str) -> None:
-    data += bytes(-len(data) % 4)
-    comm = comm.encode("utf-8", "replace").decode()
-    trace = trace_of(records_of([data], [TEXT], comms={7: comm}))
-    assert [(track["kind"], track["name"]) for track in trace.tracks.values()] == [
-        ("process", comm or "<...>"),
-        ("thread", comm or "<...>"),
+def test_any_text(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    texts = [rng.randbytes(4 * rng.randrange(15)) for _ in range(200)]
+    texts += [
+        "".join(rng.choices('aß漢\U0001f600\n"\\ ', k=4 * rng.randrange(4))).encode() for _ in range(100)
     ]
-    text = data.split(b"\0")[0].decode("utf-8", "replace")
-    assert [event["args"] for event in trace.events] == [{"t": text, "cpu": 3, "instance": "box"}]
+    texts = [text + bytes(-len(text) % 4) for text in texts]
+    comms = {1 + n: text[:15].decode("utf-8", "replace") for n, text in enumerate(texts) if b"\0" not in text}
+    tids = range(1, 1 + len(texts))
+    found, threads = asked(
+        tmp_path,
+        records_of(texts, [TEXT], tids=tids, comms=comms),
+        "select tid, name from thread where utid and tid > 0",
+    )
+    assert found == [
+        {"t": text.split(b"\0")[0].decode("utf-8", "replace"), "cpu": "3", "instance": "box"}
+        for text in texts
+    ]
+    assert {int(row["tid"]): row["name"] for row in threads} == {
+        tid: comms.get(tid) or "<...>" for tid in tids
+    }
 
 
-@given(st.integers(-(2**63), 2**64 - 1))
-def test_any_number(number: int) -> None:
-    signed = number < 0
+@pytest.mark.parametrize("signed", [True, False])
+def test_any_number(tmp_path: Path, signed: bool) -> None:
+    rng = random.Random(1)
+    low, high = (-(2**63), 2**63 - 1) if signed else (0, 2**64 - 1)
+    edges = [sign * (1 << bit) + more for bit in range(64) for sign in (1, -1) for more in (-1, 0, 1)]
+    numbers = [n for n in edges if low <= n <= high] + [rng.randint(low, high) for _ in range(200)]
     fields = [Field(b"s64" if signed else b"u64", b"n", 8, 8, signed, FieldKind.INTEGER)]
-    entry = number.to_bytes(8, "little", signed=signed)
-    trace = trace_of(records_of([entry], fields), Tracks(counters=(Counter("ev", "n"),)))
-    point, counter = trace.events
-    assert point["args"]["n"] == (number if number < 2**63 else str(number))
-    assert counter["value"] == (number if number < 2**63 else float(number))
+    found, counters = asked(
+        tmp_path,
+        records_of([n.to_bytes(8, "little", signed=signed) for n in numbers], fields),
+        "select value from counter order by id",
+        tracks=Tracks(counters=(Counter("ev", "n"),)),
+    )
+    assert [int(one["n"]) for one in found] == numbers
+    assert [float(row["value"]) for row in counters] == [float(n) for n in numbers]
 
 
-@pytest.mark.parametrize("size", [4, 60, 124, 128, 1000, 16376, 60000])
-def test_records_of_any_length(size: int) -> None:
+def test_records_of_any_length(tmp_path: Path) -> None:
     """Below and above where lengths take a byte more."""
+    sizes = (4, 60, 124, 128, 1000, 16376, 60000)
     raw = Field(b"unsigned char[]", b"r", 8, 0, False, FieldKind.CHAR_ARRAY)
-    trace = trace_of(records_of([b"\x01" * size, b"\x02" * size], [TEXT, raw] * 2))
-    assert [(event["args"]["t"], event["args"]["r"]) for event in trace.events] == [
-        ("\x01" * size, "01" * size),
-        ("\x02" * size, "02" * size),
-    ]
+    _, lengths = asked(
+        tmp_path,
+        records_of([b"\x01" * size for size in sizes], [TEXT, raw] * 2),
+        "select length(display_value) as length, trim(display_value, '01' || char(1)) as rest from args"
+        " where key in ('debug.t', 'debug.r') order by arg_set_id, length",
+    )
+    assert [int(row["length"]) for row in lengths] == [n for size in sizes for n in (size, 2 * size)]
+    assert not any(row["rest"] for row in lengths)
 
 
-def test_a_record_that_is_much_too_long_has_no_fields() -> None:
+def test_a_record_that_is_much_too_long_has_no_fields(tmp_path: Path) -> None:
     fields = [Field(b"char[]", b"t%d" % n, 8, 0, True, FieldKind.CHAR_ARRAY) for n in range(900)]
-    trace = trace_of(records_of([b"\x01" * 60000] * 2, fields))
-    assert [event["args"] for event in trace.events] == [{"cpu": 3, "instance": "box"}] * 2
+    (found,) = asked(tmp_path, records_of([b"\x01" * 60000] * 2, fields))
+    assert found == [{"cpu": "3", "instance": "box"}] * 2
 
 
 def test_names_are_written_once() -> None:
@@ -76,6 +106,9 @@ def test_names_are_written_once() -> None:
         assert packets.ends_without_begin == (1000 if drawn else 0)
 
 
-def test_without_records_there_is_a_clock() -> None:
-    trace = trace_of(records_of([], [TEXT]))
-    assert (trace.clocks, trace.events) == ([(MONO, 0)], [])
+def test_without_records_there_is_a_clock(tmp_path: Path) -> None:
+    found, clocks = asked(
+        tmp_path, records_of([], [TEXT]), "select clock_id, clock_value from clock_snapshot"
+    )
+    assert found == []
+    assert {(row["clock_id"], row["clock_value"]) for row in clocks} == {(str(MONO), "0")}
