@@ -7,24 +7,14 @@ static const struct {
 } transitions[] = {
 	{UT_NEW, UT_OFFER, UT_OFFERED},
 	{UT_NEW, UT_PLAIN, UT_SOCKET},
-	{UT_NEW, UT_LOST, UT_WAITING},
 	{UT_WAITING, UT_WANTED, UT_NEW},
 	{UT_FORKED, UT_WANTED, UT_NEW},
 	{UT_OLDER, UT_PLAIN, UT_SOCKET},
-	{UT_OLDER, UT_LOST, UT_WAITING},
 	{UT_OFFERED, UT_READY, UT_UP},
 	{UT_OFFERED, UT_REFUSE, UT_SOCKET},
 	{UT_OFFERED, UT_TOO_OLD, UT_OLDER},
-	{UT_OFFERED, UT_TAKEN_AWAY, UT_NEW},
-	{UT_OFFERED, UT_LOST, UT_WAITING},
 	{UT_SOCKET, UT_READY, UT_SENDS},
 	{UT_SOCKET, UT_TOO_OLD, UT_OLDER},
-	{UT_SOCKET, UT_TAKEN_AWAY, UT_NEW},
-	{UT_SOCKET, UT_LOST, UT_WAITING},
-	{UT_UP, UT_TAKEN_AWAY, UT_NEW},
-	{UT_UP, UT_LOST, UT_WAITING},
-	{UT_SENDS, UT_TAKEN_AWAY, UT_NEW},
-	{UT_SENDS, UT_LOST, UT_WAITING},
 };
 
 enum ut_state ut_next_state(enum ut_state state, enum ut_input input)
@@ -33,6 +23,10 @@ enum ut_state ut_next_state(enum ut_state state, enum ut_input input)
 		return state;
 	if (input == UT_CLOSE || input == UT_FORK)
 		return input == UT_CLOSE ? UT_CLOSED : UT_FORKED;
+	if (input == UT_LOST)
+		return UT_WAITING;
+	if (input == UT_TAKEN_AWAY && ut_is_connected(state))
+		return UT_NEW;
 	for (unsigned i = 0; i < sizeof(transitions) / sizeof(transitions[0]); i++)
 		if (transitions[i].from == state && transitions[i].input == input)
 			return transitions[i].to;

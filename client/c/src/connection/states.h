@@ -3,26 +3,17 @@
  *
  *     NEW                 OFFER            -> OFFERED
  *                         PLAIN            -> SOCKET
- *                         LOST             -> WAITING
  *     WAITING             WANTED           -> NEW
  *     FORKED              WANTED           -> NEW
  *     OLDER               PLAIN            -> SOCKET
- *                         LOST             -> WAITING
  *     OFFERED             READY            -> UP
  *                         REFUSE           -> SOCKET
  *                         TOO_OLD          -> OLDER
- *                         TAKEN_AWAY       -> NEW
- *                         LOST             -> WAITING
  *     SOCKET              READY            -> SENDS
  *                         TOO_OLD          -> OLDER
- *                         TAKEN_AWAY       -> NEW
- *                         LOST             -> WAITING
- *     UP                  TAKEN_AWAY       -> NEW
- *                         LOST             -> WAITING
- *     SENDS               TAKEN_AWAY       -> NEW
- *                         LOST             -> WAITING
  *
- * From each of these FORK leads to FORKED, and CLOSE to CLOSED, the final state.
+ * From those with a connection (OFFERED, SOCKET, UP, SENDS) TAKEN_AWAY leads to NEW. From each state LOST leads
+ * to WAITING, FORK to FORKED, and CLOSE to CLOSED, the final one.
  */
 #ifndef UTRACEFS_STATES_H
 #define UTRACEFS_STATES_H
