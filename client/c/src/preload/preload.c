@@ -27,7 +27,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "preload_calls.h"
+#include "preload_files.h"
 #include "preload_next.h"
 
 /* ---- open */

@@ -23,7 +23,7 @@ static struct ut_file *take(int fd)
 		return NULL;
 	ut_section_begin(&section);
 	if (ut_file_here())
-		file = ut_file_take(fd);
+		file = ut_file_take(fd, NULL);
 	ut_section_end(&section);
 	return file;
 }
@@ -82,7 +82,10 @@ static int copied(int fd, int to)
 	ut_section_begin(&section);
 	if (ut_file_here()) {
 		file = ut_file_at(fd) ? ut_file_get(fd) : NULL;
-		ut_file_set(to, file);
+		if (file)
+			ut_file_set(to, file);
+		else
+			file = ut_file_take(to, NULL);
 		ut_file_put(file);
 	}
 	ut_section_end(&section);

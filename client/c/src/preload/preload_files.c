@@ -51,25 +51,35 @@ static uint32_t padded(uint32_t length)
 	return (uint32_t)sizeof(struct entry) + ((length + 3) & ~3u);
 }
 
+/* The entry of this index in the first `end` bytes; NULL: there is none. Trusts nothing in it: another process
+ * may have written it. */
+static const struct entry *find_entry(const struct list *list, uint32_t end, uint32_t write_index, uint32_t *length)
+{
+	for (uint32_t at = sizeof(*list); at + sizeof(struct entry) <= end; at += padded(*length)) {
+		const struct entry *entry = (const void *)((const char *)list + at);
+
+		*length = *(const volatile uint16_t *)&entry->length;
+		if (*length > UT_MAX_COMMAND || at + padded(*length) > end)
+			return NULL;
+		if (entry->write_index == write_index)
+			return entry;
+	}
+	return NULL;
+}
+
 void ut_file_note(struct ut_file *file, uint32_t write_index, const char *command, uint16_t flags,
 		  uint16_t event_id)
 {
 	const uint32_t length = (uint32_t)strlen(command);
 	struct list *list;
-	uint32_t at, end;
+	uint32_t end, known;
 
 	pthread_mutex_lock(&ut_file_lock);
 	list = ut_data_file(file)->list;
 	if (list && ut_data_file(file)->writer == getpid()) {
 		end = atomic_load_explicit(&list->end, memory_order_relaxed);
-		for (at = sizeof(*list); at < end;) {
-			const struct entry *entry = (const void *)((char *)list + at);
-
-			if (entry->write_index == write_index)
-				break; /* registered again */
-			at += padded(entry->length);
-		}
-		if (at == end && end + padded(length) <= LIST_SIZE) {
+		/* (It is there if it is registered again.) */
+		if (!find_entry(list, end, write_index, &known) && end + padded(length) <= LIST_SIZE) {
 			struct entry *entry = (void *)((char *)list + end);
 
 			entry->write_index = write_index;
@@ -83,39 +93,21 @@ void ut_file_note(struct ut_file *file, uint32_t write_index, const char *comman
 	pthread_mutex_unlock(&ut_file_lock);
 }
 
-/* Registers the events of a list, in the order of its indexes. Trusts nothing in it: another process wrote
- * it. */
+/* Registers the events of a list, in the order of its indexes. */
 static void replay(struct ut_session *session, const struct list *list)
 {
-	uint32_t end = atomic_load_explicit(&list->end, memory_order_acquire);
-	uint32_t index, at;
+	uint32_t end = atomic_load_explicit(&list->end, memory_order_acquire), length, got;
+	const struct entry *entry;
 
 	if (end > LIST_SIZE)
 		end = LIST_SIZE;
-	for (index = 0;; index++) {
+	for (uint32_t index = 0; (entry = find_entry(list, end, index, &length)); index++) {
+		uint16_t event_id = entry->event_id;
 		char command[UT_MAX_COMMAND + 1];
-		uint32_t got;
-		int found = 0;
 
-		for (at = sizeof(*list); at + sizeof(struct entry) <= end && !found;) {
-			const struct entry *entry = (const void *)((const char *)list + at);
-			const uint32_t length = entry->length;
-
-			if (length >= sizeof(command) || at + padded(length) > end)
-				break;
-			if (entry->write_index == index) {
-				uint16_t event_id = entry->event_id;
-
-				memcpy(command, entry->command, length);
-				command[length] = '\0';
-				found = ut_session_register(session, command, entry->flags, &event_id, &got) == 0 &&
-					got == index;
-				if (!found)
-					return;
-			}
-			at += padded(length);
-		}
-		if (!found)
+		memcpy(command, entry->command, length);
+		command[length] = '\0';
+		if (ut_session_register(session, command, entry->flags, &event_id, &got) || got != index)
 			return;
 	}
 }

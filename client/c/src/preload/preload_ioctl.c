@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "memory.h"
-#include "preload_calls.h"
+#include "preload_files.h"
 #include "preload_next.h"
 
 /* From linux/user_events.h, which not every system has: the layouts are the kernel's ABI. */

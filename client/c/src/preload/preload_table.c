@@ -89,50 +89,35 @@ int ut_file_is(const struct ut_file *file, int fd)
 	return fstat(fd, &now) == 0 && now.st_ino == file->ino && now.st_dev == file->dev;
 }
 
-/* Puts `file` there, which may be NULL; returns the previous one. 0 as *done: no space. With the lock
- * held. */
-static struct ut_file *exchange(int fd, struct ut_file *file, int *done)
+struct ut_file *ut_file_take(int fd, const struct ut_file *only)
 {
-	*done = !file || (ut_table && (unsigned)fd < UT_TABLE_SIZE);
-	if (file && *done && (unsigned)fd >= atomic_load(&ut_table_end))
-		atomic_store(&ut_table_end, (unsigned)fd + 1);
-	return ut_file_at(fd) || (file && *done) ? atomic_exchange(&ut_table[fd], file) : NULL;
-}
-
-struct ut_file *ut_file_take(int fd)
-{
-	struct ut_file *old;
-	int done;
+	struct ut_file *file;
 
 	pthread_mutex_lock(&ut_file_lock);
-	old = exchange(fd, NULL, &done);
+	file = ut_file_at(fd);
+	if (only && file != only)
+		file = NULL;
+	if (file)
+		atomic_store(&ut_table[fd], NULL);
 	pthread_mutex_unlock(&ut_file_lock);
-	return old;
+	return file;
 }
 
-void ut_file_forget(int fd, const struct ut_file *file)
+int ut_file_set(int fd, struct ut_file *file)
 {
+	const int has_space = ut_table && (unsigned)fd < UT_TABLE_SIZE;
 	struct ut_file *old = NULL;
-	int done;
 
 	pthread_mutex_lock(&ut_file_lock);
-	if (ut_file_at(fd) == file)
-		old = exchange(fd, NULL, &done);
-	pthread_mutex_unlock(&ut_file_lock);
-	ut_file_put(old);
-}
-
-void ut_file_set(int fd, struct ut_file *file)
-{
-	struct ut_file *old;
-	int done;
-
-	pthread_mutex_lock(&ut_file_lock);
-	old = exchange(fd, file, &done);
-	if (file && done)
+	if (has_space) {
+		if ((unsigned)fd >= atomic_load(&ut_table_end))
+			atomic_store(&ut_table_end, (unsigned)fd + 1);
 		file->references++;
+		old = atomic_exchange(&ut_table[fd], file);
+	}
 	pthread_mutex_unlock(&ut_file_lock);
-	ut_file_put(old);
+	ut_file_put(old); /* closed without this library */
+	return has_space;
 }
 
 int ut_file_from(unsigned fd)
@@ -145,17 +130,11 @@ int ut_file_from(unsigned fd)
 
 int ut_file_add(int fd, struct ut_file *file)
 {
-	struct ut_file *old;
-	int done;
+	const int done = ut_file_set(fd, file);
 
-	pthread_mutex_lock(&ut_file_lock);
-	old = exchange(fd, file, &done); /* takes ownership of the reference */
-	pthread_mutex_unlock(&ut_file_lock);
-	ut_file_put(old); /* closed without this library */
-	if (!done) {
+	if (!done)
 		NEXT(close)(fd);
-		ut_file_put(file);
-	}
+	ut_file_put(file); /* now the table has one, or nobody */
 	return done;
 }
 
@@ -169,7 +148,7 @@ struct ut_file *ut_file_get(int fd)
 		file->references++;
 	pthread_mutex_unlock(&ut_file_lock);
 	if (file && !ut_file_is(file, fd)) {
-		ut_file_forget(fd, file);
+		ut_file_put(ut_file_take(fd, file));
 		ut_file_put(file);
 		file = NULL;
 	}

@@ -78,15 +78,12 @@ void ut_file_put(struct ut_file *file);
 /* Whether `fd` (still) refers to that file. */
 int ut_file_is(const struct ut_file *file, int fd);
 
-/* Removes the entry of `fd`, before the descriptor is closed. Returns the entry's reference, for
- * ut_file_put, or NULL. */
-struct ut_file *ut_file_take(int fd);
+/* Removes the entry of `fd`, before the descriptor is closed, if it is that of `only` (NULL: of any). Returns
+ * the entry's reference, for ut_file_put, or NULL. */
+struct ut_file *ut_file_take(int fd, const struct ut_file *only);
 
-/* Removes the entry if it is still that of `file`. */
-void ut_file_forget(int fd, const struct ut_file *file);
-
-/* Makes `fd` another descriptor of `file`; NULL: of none. */
-void ut_file_set(int fd, struct ut_file *file);
+/* Makes `fd` another descriptor of `file`. 0: there is no space. */
+int ut_file_set(int fd, struct ut_file *file);
 
 /* The first descriptor from `fd` on that has an entry, or -1. */
 int ut_file_from(unsigned fd);

@@ -22,7 +22,7 @@
 #include <string.h>
 
 #include "memory.h"
-#include "preload_calls.h"
+#include "preload_files.h"
 
 #define UT_TRUSTED 1024u
 #define KNOWN_PAGES 16u
@@ -85,7 +85,7 @@ static int is_still(int fd, struct ut_file *file)
 	ut_section_begin(&section);
 	is = ut_file_is(file, fd);
 	if (!is)
-		ut_file_forget(fd, file);
+		ut_file_put(ut_file_take(fd, file));
 	ut_section_end(&section);
 	return is;
 }
