@@ -33,30 +33,28 @@ static void put_number(struct ut_out *out, unsigned type, uint64_t value, unsign
 		put_byte(out, (unsigned)(value >> (8 * size)) & 0xff);
 }
 
+/* In the fewest bytes. type: of a number of one byte; those of two, four and eight are the next. */
+static void put_sized(struct ut_out *out, unsigned type, uint64_t value)
+{
+	const unsigned more = value <= 0xff ? 0 : value <= 0xffff ? 1 : value <= 0xffffffff ? 2 : 3;
+
+	put_number(out, type + more, value, 1u << more);
+}
+
 static void put_uint(struct ut_out *out, uint64_t value)
 {
 	if (value < 0x80)
 		put_byte(out, (unsigned)value);
-	else if (value <= 0xff)
-		put_number(out, 0xcc, value, 1);
-	else if (value <= 0xffff)
-		put_number(out, 0xcd, value, 2);
-	else if (value <= 0xffffffff)
-		put_number(out, 0xce, value, 4);
 	else
-		put_number(out, 0xcf, value, 8);
+		put_sized(out, 0xcc, value);
 }
 
 static void put_text(struct ut_out *out, const char *text, size_t size)
 {
 	if (size < 32)
 		put_byte(out, 0xa0 | (unsigned)size);
-	else if (size <= 0xff)
-		put_number(out, 0xd9, size, 1);
-	else if (size <= 0xffff)
-		put_number(out, 0xda, size, 2);
 	else
-		put_number(out, 0xdb, size, 4);
+		put_sized(out, 0xd9, size);
 	put(out, text, size);
 }
 
