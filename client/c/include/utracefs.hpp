@@ -52,7 +52,12 @@ struct text {
 	std::size_t size = 0;
 	bool fits = true;
 
-	constexpr void put(std::string_view more)
+	template <typename... Parts> constexpr void put(const Parts &...parts)
+	{
+		(add(parts), ...);
+	}
+
+	constexpr void add(std::string_view more)
 	{
 		for (char c : more) {
 			if (size == sizeof(data) - 1) {
@@ -63,7 +68,7 @@ struct text {
 		}
 	}
 
-	constexpr void put(std::size_t number)
+	constexpr void add(std::size_t number)
 	{
 		char digits[20] = {};
 		int n = 0;
@@ -72,7 +77,7 @@ struct text {
 			digits[n++] = static_cast<char>('0' + number % 10);
 		while (number /= 10);
 		while (n)
-			put(std::string_view(&digits[--n], 1));
+			add(std::string_view(&digits[--n], 1));
 	}
 };
 
@@ -87,11 +92,6 @@ template <typename Argument>
 struct is_bytes<Argument, std::void_t<decltype(std::declval<const Argument &>().data()),
 				      decltype(std::declval<const Argument &>().size())>>
     : std::bool_constant<sizeof(*std::declval<const Argument &>().data()) == 1> {};
-
-inline std::string_view view_of(std::nullptr_t)
-{
-	return {};
-}
 
 inline std::string_view view_of(const char *text)
 {
@@ -117,7 +117,8 @@ template <typename Argument> constexpr bool is_text()
 	       std::is_convertible_v<const Argument &, std::string_view>;
 }
 
-/* Base of all fields: a name, `Fixed` bytes in the record, no dynamic data by default. */
+/* Base of all fields: a name, `Fixed` bytes in the record; by default no dynamic data, and room for each value
+ * of the type. */
 template <std::size_t Fixed> struct field {
 	static constexpr std::size_t fixed = Fixed;
 	const char *name;
@@ -127,6 +128,11 @@ template <std::size_t Fixed> struct field {
 	template <typename Argument> static std::size_t dynamic(const Argument &)
 	{
 		return 0;
+	}
+
+	template <typename Argument> static constexpr bool fits(const Argument &)
+	{
+		return true;
 	}
 };
 
@@ -156,15 +162,13 @@ template <typename Integer> struct integer : detail::field<sizeof(Integer)> {
 
 	static constexpr void put_type(detail::text &text)
 	{
-		text.put(std::is_signed_v<Integer> ? "s" : "u");
-		text.put(8 * sizeof(Integer));
+		text.put(std::is_signed_v<Integer> ? "s" : "u", 8 * sizeof(Integer));
 	}
 
 	constexpr void declare(detail::text &text) const
 	{
 		put_type(text);
-		text.put(" ");
-		text.put(this->name);
+		text.put(" ", this->name);
 	}
 
 	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
@@ -217,9 +221,7 @@ template <typename Real> struct real : detail::field<sizeof(Real)> {
 	{
 		text.put("struct ");
 		put_type(text);
-		text.put(" ");
-		text.put(this->name);
-		text.put(sizeof(Real) == 8 ? " 8" : " 4");
+		text.put(" ", this->name, " ", sizeof(Real));
 	}
 
 	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
@@ -250,9 +252,7 @@ struct boolean : detail::field<1> {
 
 	constexpr void declare(detail::text &text) const
 	{
-		text.put("struct bool ");
-		text.put(name);
-		text.put(" 1");
+		text.put("struct bool ", name, " 1");
 	}
 
 	static void put(detail::writer &to, bool value, std::size_t)
@@ -271,8 +271,7 @@ struct string : detail::field<4> {
 
 	constexpr void declare(detail::text &text) const
 	{
-		text.put("__rel_loc char[] ");
-		text.put(name);
+		text.put("__rel_loc char[] ", name);
 	}
 
 	template <typename Argument> static std::size_t dynamic(const Argument &value)
@@ -303,8 +302,7 @@ struct bytes : detail::field<4> {
 
 	constexpr void declare(detail::text &text) const
 	{
-		text.put("__rel_loc u8[] ");
-		text.put(name);
+		text.put("__rel_loc u8[] ", name);
 	}
 
 	static struct utracefs_bytes bytes_of(const struct utracefs_bytes &value)
@@ -341,10 +339,7 @@ template <std::size_t Size> struct chars : detail::field<Size> {
 
 	constexpr void declare(detail::text &text) const
 	{
-		text.put("char[");
-		text.put(Size);
-		text.put("] ");
-		text.put(this->name);
+		text.put("char[", Size, "] ", this->name);
 	}
 
 	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
@@ -372,18 +367,12 @@ template <typename Type> struct structure : detail::field<sizeof(Type)> {
 
 	constexpr void declare(detail::text &text) const
 	{
-		text.put("struct ");
-		text.put(tag);
-		text.put(" ");
-		text.put(this->name);
-		text.put(" ");
-		text.put(sizeof(Type));
+		text.put("struct ", tag, " ", this->name, " ", sizeof(Type));
 	}
 
 	static void put(detail::writer &to, const Type &value, std::size_t)
 	{
-		std::memcpy(to.at, &value, sizeof(value));
-		to.at += sizeof(value);
+		utracefs_put_struct(&to.at, &value, sizeof(value));
 	}
 };
 
@@ -407,37 +396,15 @@ struct array : detail::field<Count * sizeof(typename Element::value_type)> {
 	{
 		text.put("struct ");
 		Element::put_type(text);
-		text.put("_");
-		text.put(Count);
-		text.put(" ");
-		text.put(this->name);
-		text.put(" ");
-		text.put(fixed);
+		text.put("_", Count, " ", this->name, " ", fixed);
 	}
 
 	template <typename Argument> static void put(detail::writer &to, const Argument &value, std::size_t)
 	{
 		static_assert(!std::is_pointer_v<Argument> && sizeof(value) == fixed, "an array of another size");
-		std::memcpy(to.at, &value, fixed);
-		to.at += fixed;
+		utracefs_put_struct(&to.at, &value, fixed);
 	}
 };
-
-namespace detail {
-
-template <typename Field> struct has_range : std::false_type {};
-template <typename Integer> struct has_range<integer<Integer>> : std::true_type {};
-template <typename Real> struct has_range<real<Real>> : std::true_type {};
-
-template <typename Field, typename Argument> constexpr bool fits(const Argument &value)
-{
-	if constexpr (has_range<Field>::value)
-		return Field::fits(value);
-	else
-		return true;
-}
-
-} // namespace detail
 
 /* The command string of an event, also as a constant expression. */
 template <typename... Fields> constexpr detail::text command(std::string_view name, const Fields &...fields)
@@ -509,7 +476,7 @@ private:
 	__attribute__((noinline)) void write(std::index_sequence<I...>, const Arguments &...arguments) noexcept
 	{
 		const std::size_t sizes[sizeof...(Fields) + 1] = {Fields::dynamic(arguments)..., 0};
-		const bool fit[sizeof...(Fields) + 1] = {detail::fits<Fields>(arguments)..., true};
+		const bool fit[sizeof...(Fields) + 1] = {Fields::fits(arguments)..., true};
 		struct utracefs_reserved reserved;
 
 		for (std::size_t i = 0; i < sizeof...(Fields); i++)
