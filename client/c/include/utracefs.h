@@ -326,40 +326,31 @@ static inline size_t utracefs_string_size(const char *text)
  */
 #define UTRACEFS_SPANS(name, ...) \
 	UTRACEFS_EVENT(name##_begin, (u64, span_id), (u64, parent_id), __VA_ARGS__); \
-	UTRACEFS_SPANS_END(name) \
+	UTRACEFS_DEFINE_SPANS(name, (UTRACEFS_EACH(PARAMETER, __VA_ARGS__)), (UTRACEFS_EACH(ARGUMENT, __VA_ARGS__)))
+
+#define UTRACEFS_SPANS_PLAIN(name) \
+	UTRACEFS_EVENT(name##_begin, (u64, span_id), (u64, parent_id)); \
+	UTRACEFS_DEFINE_SPANS(name, (), ())
+
+/* parameters, arguments: of its fields, each behind a comma. */
+#define UTRACEFS_DEFINE_SPANS(name, parameters, arguments) \
+	UTRACEFS_EVENT(name##_end, (u64, span_id), (u64, parent_id), (u64, duration_ns), (string, error)); \
+	static const struct utracefs_spans name __attribute__((unused)) = {&name##_begin, &name##_end}; \
 	static inline __attribute__((unused)) struct utracefs_span utracefs_begin_##name( \
-		const struct utracefs_spans *utracefs_spans_ UTRACEFS_EACH(PARAMETER, __VA_ARGS__)) \
+		const struct utracefs_spans *utracefs_spans_ UTRACEFS_BARE parameters) \
 	{ \
 		struct utracefs_span utracefs_span_ = utracefs_span_begin(utracefs_spans_->end); \
  \
 		if (utracefs_enabled(&name##_begin)) \
 			utracefs_emit_##name##_begin(&name##_begin, utracefs_span_.id, \
-						     utracefs_span_.parent_id UTRACEFS_EACH(ARGUMENT, \
-											    __VA_ARGS__)); \
+						     utracefs_span_.parent_id UTRACEFS_BARE arguments); \
 		return utracefs_span_; \
 	} \
 	struct utracefs_spans /* takes the semicolon */
 
-#define UTRACEFS_SPANS_PLAIN(name) \
-	UTRACEFS_EVENT(name##_begin, (u64, span_id), (u64, parent_id)); \
-	UTRACEFS_SPANS_END(name) \
-	static inline __attribute__((unused)) struct utracefs_span utracefs_begin_##name( \
-		const struct utracefs_spans *spans) \
-	{ \
-		struct utracefs_span span = utracefs_span_begin(spans->end); \
- \
-		UTRACEFS_EMIT(name##_begin, span.id, span.parent_id); \
-		return span; \
-	} \
-	struct utracefs_spans
-
 struct utracefs_spans {
 	struct utracefs_event *begin, *end;
 };
-
-#define UTRACEFS_SPANS_END(name) \
-	UTRACEFS_EVENT(name##_end, (u64, span_id), (u64, parent_id), (u64, duration_ns), (string, error)); \
-	static const struct utracefs_spans name __attribute__((unused)) = {&name##_begin, &name##_end};
 
 #define UTRACEFS_SPAN(...) \
 	struct utracefs_span UTRACEFS_CAT(utracefs_span_, __LINE__) \
