@@ -242,18 +242,3 @@ def test_files_of_an_event_in_an_instance_that_is_gone(world: World) -> None:
     assert held[b"id"].read(100).endswith(b"\n")
     for file in (*held.values(), writer):
         file.close()
-
-
-@pytest.mark.parametrize(
-    "name",
-    [b"enable", b"inject", b"../enable", b"../../enable", b"../../header_page", b"../../header_event"],
-)
-def test_an_open_file_keeps_its_instance(world: World, name: bytes) -> None:
-    world.event(b"alpha u32 a")
-    world.tree.mkdir(b"instances/x")
-    write_only = name == b"inject"
-    path = b"instances/x/events/user_events/alpha/" + name
-    file = world.open(path, os.O_WRONLY if write_only else os.O_RDONLY)
-    assert errno_of(world.tree.rmdir, b"instances/x") == errno.EBUSY
-    file.close()
-    world.tree.rmdir(b"instances/x")

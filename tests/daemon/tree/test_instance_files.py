@@ -348,10 +348,13 @@ def test_record_cmd_off_learns_no_names(world: World) -> None:
 
 
 def test_which_open_files_keep_their_instance(world: World) -> None:
-    """As on 6.18: all but those below options/."""
+    """As on 6.18: all but those below options/, and some of an event's, which test_events_files.py has."""
+    world.event(b"alpha u32 a")
     world.tree.mkdir(b"instances/x")
     names = [name for name, kind in world.tree.list_dir(b"instances/x") if kind == "f"]
     names += [b"per_cpu/cpu0/" + name for name, _ in world.tree.list_dir(b"instances/x/per_cpu/cpu0")]
+    names += [b"events/" + name for name in (b"enable", b"header_page", b"header_event")]
+    names += [b"events/user_events/" + name for name in (b"enable", b"alpha/enable", b"alpha/inject")]
     world.tree.rmdir(b"instances/x")
     assert len(names) > 25
     for name in names:

@@ -16,21 +16,6 @@ from utracefsd.machine.peer import Peer
 PRODUCER = Peer(99, 1000, 1000, privileged=False)
 
 
-def test_available_events_newest_first(world: World) -> None:
-    assert world.cat(b"available_events") == b""
-    world.event(b"old")
-    world.event(b"new u32 a", 2)
-    assert world.cat(b"available_events") == b"user_events_multi:new.0\nuser_events:old\n"
-
-
-def test_user_events_status(world: World) -> None:
-    assert world.cat(b"user_events_status") == b"\nActive: 0\nBusy: 0\n"
-    world.event(b"one")
-    world.event(b"two")
-    world.w(b"events/user_events/two/enable", b"1")
-    assert world.cat(b"user_events_status") == b"one\ntwo # Used by ftrace\n\nActive: 2\nBusy: 1\n"
-
-
 def test_records_do_not_go_through_the_tree(world: World) -> None:
     for flags in (os.O_RDWR, os.O_WRONLY):
         assert errno_of(world.open(b"user_events_data", flags).write, b"\0\0\0\0") == errno.EPERM
@@ -169,24 +154,6 @@ def test_what_is_written_stays_in_the_instance(world: World) -> None:
     )
 
 
-def test_making_and_removing_an_instance(world: World) -> None:
-    event = world.event(b"alpha u32 a")
-    world.tree.mkdir(b"instances/x")
-    assert errno_of(world.tree.mkdir, b"instances/x") == errno.EEXIST
-    assert world.tree.list_dir(b"instances") == [(b"x", "d")]
-    world.w(b"instances/x/events/user_events/alpha/enable", b"1")
-    world.emit(event, b"\1\0\0\0")
-    assert b"alpha: a=0x1 (1)\n" in world.cat(b"instances/x/trace")
-    assert world.trace_lines() == []
-    file = world.open(b"instances/x/trace")
-    assert errno_of(world.tree.rmdir, b"instances/x") == errno.EBUSY
-    file.close()
-    world.tree.rmdir(b"instances/x")
-    assert errno_of(world.tree.rmdir, b"instances/x") == errno.ENOENT
-    assert errno_of(world.cat, b"instances/x/trace") == errno.ENOENT
-    assert event.status == 0
-
-
 def test_remove_on_close(world: World) -> None:
     event = world.event(b"alpha u32 a")
     world.tree.mkdir(b"instances/x")
@@ -201,13 +168,6 @@ def test_remove_on_close(world: World) -> None:
     assert world.tree.list_dir(b"instances") == []
     assert event.status == 0
     assert errno_of(world.open, b"remove_on_close") == errno.ENOENT  # the top instance stays
-
-
-def test_user_nobody_is_not_taken_for_the_owner(world: World) -> None:
-    """Without the file an instance stays when its open files are closed."""
-    world.tree.mkdir(b"instances/x")
-    world.open(b"instances/x/trace").close()
-    assert world.tree.list_dir(b"instances") == [(b"x", "d")]
 
 
 def test_markers_that_other_instances_want(world: World) -> None:

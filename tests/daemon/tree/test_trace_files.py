@@ -467,14 +467,6 @@ def test_snapshot_raw_consumes_the_snapshot(world: World, event: Event) -> None:
     assert errno_of(world.w, b"per_cpu/cpu0/snapshot_raw", b"1") == errno.EINVAL
 
 
-def test_an_open_snapshot_keeps_its_instance(world: World) -> None:
-    world.tree.mkdir(b"instances/a")
-    file = world.open(b"instances/a/snapshot")
-    assert errno_of(world.tree.rmdir, b"instances/a") == errno.EBUSY
-    file.close()
-    world.tree.rmdir(b"instances/a")
-
-
 def test_the_header_of_one_cpu_counts_all(world: World, event: Event) -> None:
     """print_event_info() and print_trace_header() know no cpu; 6.18 prints so, and CPU#0 for latency."""
     emit(world, event, 1, 2)
