@@ -15,6 +15,7 @@ from typing import Any
 from tests.simulation.simulate import STEPS, Outcome, play
 from tests.simulation.world import steps_of
 from utracefsd.connections import link
+from utracefsd.connections.acceptor import Acceptor
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import Port
 from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStore
@@ -297,6 +298,39 @@ def records_over_the_socket_do_not_wait_for_rings(real: Any, daemon: Daemon, *ar
 @fault(Rings, "_may_be_filling")
 def unfinished_records_of_living_programs_are_given_up(real: Any, *args: Any) -> bool:
     return False
+
+
+def _without_limit(of: Resource, real: Any, shares: Shares, resource: Any, *args: Any, **kwargs: Any) -> Any:
+    return None if resource is of else real(shares, resource, *args, **kwargs)
+
+
+@fault(Shares, "refusal")
+def fields_have_no_limit(*args: Any, **kwargs: Any) -> Any:
+    return _without_limit(Resource.FIELDS, *args, **kwargs)
+
+
+@fault(Shares, "refusal")
+def messages_have_no_limit(*args: Any, **kwargs: Any) -> Any:
+    return _without_limit(Resource.MESSAGE_BYTES, *args, **kwargs)
+
+
+@fault(Port, "_count")
+def messages_are_not_counted(real: Any, *args: Any) -> None: ...
+
+
+@fault(Acceptor, "on_time")
+def accepting_pauses_forever(real: Any, *args: Any) -> None: ...
+
+
+@fault(Acceptor, "_take_reserve")
+def a_descriptor_for_refusing_is_not_taken_again(real: Any, *args: Any) -> None: ...
+
+
+@fault(Acceptor, "_keep")
+def any_number_of_connections_wait(real: Any, acceptor: Acceptor, sock: Any) -> None:
+    acceptor._shares.in_all[Resource.DESCRIPTORS] *= 4
+    real(acceptor, sock)
+    acceptor._shares.in_all[Resource.DESCRIPTORS] //= 4
 
 
 @fault(Streams, "publish")

@@ -12,6 +12,7 @@ import secrets
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import attrs
 
 import utracefsd.daemon
-from tests.simulation.model import MOST_EVENTS
+from tests.simulation.model import MOST_EVENTS, MOST_FIELDS
 from tests.simulation.rings import DATA_RINGS, DataRing
 from utracefsd.connections import data_connection
 from utracefsd.consumers.plugins import plugins
@@ -35,12 +36,16 @@ CPUS = 2
 MOST = {
     Resource.CONNECTIONS: 2,
     Resource.RING_BYTES: DataRing.counted(max(DATA_RINGS)),
+    Resource.MESSAGE_BYTES: 4096,
     Resource.EVENTS: MOST_EVENTS,
+    Resource.FIELDS: MOST_FIELDS,
     Resource.REGISTRATIONS: 4,
     Resource.ENABLERS: 2,
     Resource.ENABLER_PAGES: 1,
 }
 """Limits of each user but root, so small that programs reach them."""
+DESCRIPTORS = 64
+"""The daemon's for producers: a quarter of them may be connections of a user that wait to be accepted."""
 AT_ONCE = 2
 """So many registrations are counted together."""
 FIRST_PID = 4_200_000
@@ -71,6 +76,45 @@ class Store:
     def close(self) -> None:
         for name in list(self.kept):
             self.drop(name)
+
+
+class Listener:
+    """A listening socket of the service manager's: connections in its queue outlive a daemon."""
+
+    def __init__(self) -> None:
+        self._queue: deque[socket.socket] = deque()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable while connections wait."""
+        self.errors: list[int] = []
+        """Errors of the next calls of accept(2)."""
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def setblocking(self, _: bool) -> None: ...
+
+    def arrive(self, sock: socket.socket) -> None:
+        self._queue.append(sock)
+        os.eventfd_write(self._bell, 1)
+
+    def accept(self) -> tuple[socket.socket, str]:
+        if not self._queue:
+            raise BlockingIOError
+        if self.errors:
+            number = self.errors.pop()
+            raise OSError(number, os.strerror(number))
+        sock = self._queue.popleft()
+        if not self._queue:
+            os.eventfd_read(self._bell)
+        return sock, ""
+
+    def clear(self) -> None:
+        while self._queue:
+            self.accept()[0].close()
+
+    def close(self) -> None:
+        self.clear()
+        os.close(self._bell)
 
 
 _real_make_log = log_file.LogFile.make

@@ -41,6 +41,9 @@ PLAIN: dict[str, dict[str, bytes]] = {
 
 MANY = 1 << 30
 MOST_EVENTS = 2
+MOST_FIELDS = 3
+"""The fields of each user's events, beyond FREE_FIELDS of each: two wide events have more."""
+FREE_FIELDS = 8
 
 LINE = (
     rb"^.{16}-\d+(?: +\([\d -]+\))? +\[(\d+)\]"
@@ -251,7 +254,7 @@ class Model(Part):
         self.latest: dict[str, str] = {}
         """Also of events that are gone."""
         self.owners: dict[str, int] = {}
-        """The same of their users: each has at most MOST_EVENTS, root any number."""
+        """The same of their users: each has at most MOST_EVENTS and MOST_FIELDS, root any number."""
         self.idle: list[str] = []
         """Events without a program, first those without one for longest."""
         self.released: list[str] = []
@@ -322,36 +325,34 @@ class Model(Part):
             i.filters.pop(name, None)
             self.unsure.update(r.n for r in [*i.kept, *(i.spare or ())] if r.name == name)
 
-    def lacks_room(self, uid: int, name: str) -> bool:
-        """For one more event of its user."""
-        return name not in self.fields and self._is_full(uid) and not self._may_go(uid)
-
-    def _is_full(self, uid: int) -> bool:
-        return uid != 0 and sum(self.owners[name] == uid for name in self.fields) >= MOST_EVENTS
+    def _is_full(self, uid: int, fields: str) -> bool:
+        found = [their for name, their in self.fields.items() if self.owners[name] == uid]
+        has_too_many = _counted(fields) and _counted(fields) + sum(map(_counted, found)) > MOST_FIELDS
+        return uid != 0 and (len(found) >= MOST_EVENTS or bool(has_too_many))
 
     def _may_go(self, uid: int) -> list[str]:
         """Events of that user that make room for others; a stream gets them again when they come back."""
         idle = self._without_program() - self._in_use(but_for="stream")
         return [name for name in self.idle if name in idle and self.owners[name] == uid]
 
-    def make_room(self, uid: int, name: str) -> bool:
-        """For one more event of its user."""
-        if name in self.fields or not self._is_full(uid):
-            return True
-        found = self._may_go(uid)
-        if found:
+    def make_room(self, uid: int, name: str, fields: str) -> bool:
+        """For one more event of its user; without success others have gone all the same."""
+        while name not in self.fields and self._is_full(uid, fields):
+            found = self._may_go(uid)
+            if not found:
+                return False
             # Others that were examined first come last the next time.
             asked = [one for one in self.idle[: self.idle.index(found[0])] if self.owners[one] == uid]
             self.idle = [one for one in self.idle if one not in asked] + asked
             self._remove(found[0])
-        return bool(found)
+        return True
 
     # Programs
 
     def register(self, pid: int, name: str, fields: str, index: int | None = None) -> bool:
         """Whether it is accepted."""
         uid, events = self.programs[pid].uid, self.programs[pid].events
-        is_accepted = self.fields.get(name, fields) == fields and self.make_room(uid, name)
+        is_accepted = self.fields.get(name, fields) == fields and self.make_room(uid, name, fields)
         if self.only_makes_room:
             return is_accepted
         if index is not None:
@@ -678,6 +679,11 @@ class Model(Part):
             found = re.search(r"^ftrace\S*: recorded (\d+) filtered (\d+) lost (\d+)", consumer)
             if found is not None and sum(map(int, found.groups())) > emitted:
                 raise Wrong(f"{name}: {consumer}, of {emitted}")
+
+
+def _counted(fields: str) -> int:
+    """In the limit of its user."""
+    return max(0, fields.count(";") + 1 - FREE_FIELDS)
 
 
 def listed_events(texts: Texts) -> list[str]:

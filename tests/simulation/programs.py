@@ -16,6 +16,7 @@ import msgpack
 from tests.simulation.rings import DataRing, PerfRing, Shared, StreamRing, next_descriptor
 
 TEXT = "; __rel_loc char[] s"
+WIDE = "".join(f"; u8 f{i}" for i in range(8))
 NO_EVENT = "-"
 """In place of a command that was refused."""
 
@@ -283,8 +284,13 @@ class Consumer:
             self.ring.close()
 
 
+def fields_of(event: int, *, other: bool) -> str:
+    """Every second event has a text, or has none if `other`; the last two are wide."""
+    return "u64 n; u32 k" + WIDE * (event > 3) + TEXT * (event % 2 ^ other)
+
+
 def payload(command: str, n: int, k: int, *, valid: bool, text: bytes = b"ab") -> bytes:
-    data = struct.pack("<QI", n, k)
+    data = struct.pack("<QI", n, k) + bytes(command.count("; u8"))
     if TEXT in command:
         data += struct.pack("<I", len(text) + 1 << 16 | (0 if valid else 9999)) + text + b"\0"
     return data

@@ -22,6 +22,9 @@ SEEDS = range(1, 4)
 RARE = {
     *WEIGHTS,
     *DataRing.DAMAGES,
+    "a crowd, errno 0",
+    "a crowd, errno 12",
+    "a crowd, errno 24",
     "a data ring skips",
     "a record over the socket waits",
     "a doubt is resolved",
@@ -61,10 +64,12 @@ RARE = {
     "stream lost",
     "stream read",
     "the rest of a stream",
+    "too long messages",
     "too many connections",
     "too many enable words",
     "too many registrations",
     "too many rings",
+    "too many wait to be accepted",
     "torn open",
     "torn pwrite",
     "torn unlink",
@@ -82,12 +87,12 @@ def test_a_seed_passes_and_repeats_itself(seed: int) -> None:
 
 def test_a_seed_does_not_depend_on_the_order_of_sets() -> None:
     """A seed in which the model learns settings anew, among them events that make room for others."""
-    run = [sys.executable, "-m", "tests.simulation.simulate", "--seed", "108", "--only", "--journal"]
+    run = [sys.executable, "-m", "tests.simulation.simulate", "--seed", "1", "--only", "--journal"]
     journals = []
     for number in "13":
         env = os.environ | {"PYTHONHASHSEED": number}
         output = subprocess.check_output(run, cwd=Path(__file__).parents[2], env=env, text=True)
-        journals.append(output.rpartition("seeds 108")[0])  # without the speed
+        journals.append(output.rpartition("seeds 1 ")[0])  # without the speed
     assert len(journals[0]) > 100_000
     assert journals[0] == journals[1]
 

@@ -29,7 +29,7 @@ from typing import Any
 import msgpack
 
 from tests.simulation.disk import FAIL, KILL, TORN, Disk, Killed
-from tests.simulation.machine import AT_ONCE, CPUS, MOST, Machine, Store
+from tests.simulation.machine import AT_ONCE, CPUS, DESCRIPTORS, MOST, Listener, Machine, Store
 from tests.simulation.model import (
     BUFFERS,
     HISTS,
@@ -54,11 +54,12 @@ from tests.simulation.programs import (
     EnableWords,
     Program,
     descriptors,
+    fields_of,
     payload,
 )
 from tests.simulation.rings import DATA_RINGS, STREAM_RING, DataRing, PerfRing, StreamRing
 from utracefs_protocol.errors import TraceError
-from utracefsd.connections.port import Port
+from utracefsd.connections.acceptor import ACCEPT_PAUSE_NS
 from utracefsd.daemon import GATHER_NS, GRACE_NS, HAND_OVER_NS, LOOK_AGAIN_NS, Daemon, DaemonOptions
 from utracefsd.machine._machine import monotonic_ns
 from utracefsd.machine.shares import Resource
@@ -98,7 +99,8 @@ _BY_WEIGHT = {
     5: "off end consume",
     4: "ring filter switch set time",
     3: "hist pipe kill torn flood corrupt renew scarce",
-    2: "leave traceoff mkdir snapshot size tgid stall storm vanish restart detach manager fall starve",
+    2: "traceoff mkdir snapshot size tgid stall storm vanish restart detach manager fall starve"
+    " half crowd leave",
     1: "snapper rmdir clear nonsense delete",
 }
 WEIGHTS = {name: weight for weight, names in _BY_WEIGHT.items() for name in names.split()}
@@ -149,6 +151,10 @@ class World:
         self.journal: list[str] = []
         self.machine = Machine()
         self.store = Store()
+        self.listeners = Listener(), Listener()
+        """One for producers, one for administrators."""
+        self.crowd: list[Answers] = []
+        """Connections that ask nothing."""
         self._limit = 0
         self.rings: dict[str, Program] = {}
         """By their name in the store: also those of programs that have ended."""
@@ -263,9 +269,12 @@ class World:
                     now_ns=monotonic_ns,
                     status_path=self.folder / "user_events_status",
                     state_folder=self.folder,
+                    max_descriptors=DESCRIPTORS,
                     store=self.store,
                     stored=self.store.given(),
                 )
+                self.daemon.data.listen(self.listeners[0])  # type: ignore[arg-type]
+                self.daemon.tracefs.listen(self.listeners[1])  # type: ignore[arg-type]
                 self._grace_ends, self._in_grace = self.machine.now + GRACE_NS, True
                 self._has_looked, self._refused_hists = False, 0
                 expect("complaints about files", self.never, [])
@@ -379,6 +388,12 @@ class World:
             self.admin = None
         for program in self.programs:
             program.disconnect()
+        for answers in self.crowd:
+            answers.close()
+        self.crowd.clear()
+        for listener in self.listeners:
+            listener.errors.clear()
+            listener.clear()
         self.machine.owner_of.clear()
 
     def _bury_descriptors(self) -> None:
@@ -392,7 +407,9 @@ class World:
         admin = set() if self.admin is None else self.admin.descriptors()
         clients = [one.descriptors() for one in self.programs]
         clients += [one.descriptors() for one in self.consumers]
-        return self._mine.union(admin, self.store.kept.values(), *clients)
+        clients += [one.descriptors() for one in self.crowd]
+        bells = [listener.fileno() for listener in self.listeners]
+        return self._mine.union(admin, bells, self.store.kept.values(), *clients)
 
     def collect(self) -> None:
         """Sockets and files of daemons that died, whose numbers are no longer theirs."""
@@ -407,8 +424,11 @@ class World:
             program.end()
         for consumer in self.consumers:
             consumer.end()
-        if self.admin is not None:
-            self.admin.close()
+        for answers in (self.admin, *self.crowd):
+            if answers is not None:
+                answers.close()
+        for listener in self.listeners:
+            listener.close()
         self.store.close()
         self._bury_descriptors()
         gc.collect()
@@ -474,10 +494,10 @@ class World:
         assert self.daemon is not None
         return self.daemon
 
-    def _connect(self, port: Port, pid: int, uid: int = 0) -> Answers:
+    def _connect(self, pid: int, uid: int = 0, *, to_tree: bool = False) -> Answers:
         ours, theirs = socket.socketpair()
         self.machine.owner_of[ours.fileno()] = pid, uid
-        port.add(ours)
+        self.listeners[to_tree].arrive(ours)
         return Answers(theirs)
 
     def _ask(
@@ -541,7 +561,7 @@ class World:
     def _tree(self, method: str, *params: Any, after: Callable[[Model], object] | None = None) -> Any:
         self._gather()
         if self.admin is None or self.admin.ended:
-            self.admin = self._connect(self._live.tracefs, self._root)
+            self.admin = self._connect(self._root, to_tree=True)
         error, result = self._ask(self.admin, method, *params, after=after)
         if error is not None:
             self.reached[f"{method} errno {error[0]}"] += 1
@@ -690,7 +710,7 @@ class World:
         """Whether its user has too many connections."""
         is_full = self._of_user(program, lambda p: p.connected) >= MOST[Resource.CONNECTIONS]
         self.reached["too many connections"] += is_full
-        program.answers = self._connect(self._live.data, program.pid, program.uid)
+        program.answers = self._connect(program.pid, program.uid)
         return is_full
 
     def _of_user(self, program: Program, number: Callable[[Program], int]) -> int:
@@ -724,10 +744,9 @@ class World:
         program = self._pick(which)
         if program is None:
             return
-        name = NAMES[event % len(NAMES)]
-        text = (event % len(NAMES) % 2) ^ (other % 8 == 0)
-        fields = "u64 n; u32 k" + TEXT * text
-        self._do_register(program, name, fields, cut if cut % 4 == 0 else 0)
+        event %= len(NAMES)
+        fields = fields_of(event, other=other % 8 == 0)
+        self._do_register(program, NAMES[event], fields, cut if cut % 4 == 0 else 0)
 
     def _do_register(self, program: Program, name: str, fields: str, cut: int = 0) -> bool:
         command = f"{name} {fields}"
@@ -826,9 +845,8 @@ class World:
         program.make_ring(DATA_RINGS[number % 7 == 0])
         self._note_ring(program)
         for i in range(1 + number % 3):
-            name = NAMES[(event + i) % len(NAMES)]
-            text = ((event + i) % len(NAMES) % 2) ^ (number // 3 % 8 == 0)
-            program.refused[i] = f"{name} u64 n; u32 k" + TEXT * text
+            of = (event + i) % len(NAMES)
+            program.refused[i] = f"{NAMES[of]} {fields_of(of, other=number // 3 % 8 == 0)}"
             program.commands.append(NO_EVENT)
             program.indexes.append(0)
         self.programs.append(program)
@@ -1380,6 +1398,75 @@ class World:
                 raise Wrong("it listens to nonsense")
             self._end_program(program)
 
+    def _half(self, which: int, size: int, *_: int) -> None:
+        """Programs of a user send half of a long message each, and what exceeds their share ends a
+        connection; then the other half."""
+        first = self._pick(which)
+        if first is None:
+            return
+        self._gather()
+        sent: list[tuple[Program, bytes]] = []
+        held = 0
+        for program in [p for p in self.programs if p.connected and not p.is_unknown and p.uid == first.uid]:
+            self._go_on(program)
+            self._pump()
+            data = program.answers.request("x" * (1000 + size % 5000))
+            held += len(data) - 1
+            program.answers.send(data[:-1])
+            if program.uid != 0 and held > MOST[Resource.MESSAGE_BYTES]:
+                self.reached["too long messages"] += 1
+                held -= len(data) - 1
+                self._after = partial(Model.disconnected, pid=program.pid)
+                self._pump()
+                program.answers.read_all()
+                expect("the end of too long a message", program.answers.errno(), errno.ENOBUFS)
+                self._end_program(program)
+            else:
+                self._pump()
+                sent.append((program, data[-1:]))
+        for program, rest in sent:
+            program.answers.send(rest)
+            self._pump()
+            answer = program.answers.read()
+            expect("the error of both halves", answer and answer[0][0], errno.ENOSYS)
+
+    def _crowd(self, user: int, number: int, how: int, *_: int) -> None:
+        """More processes of a user connect than may wait, and one of root behind them."""
+        uid = USERS[1 + user % 2]
+        pids = [self.machine.start(uid) for _ in range(12 + number % 12)] + [self.machine.start(0)]
+        crowd = self.crowd
+        held = sum(p.connected for p in self.programs if p.uid == uid)
+        for pid in pids:
+            crowd.append(self._connect(pid, self.machine.processes[pid][0]))
+        error = (0, errno.EMFILE, errno.ENOMEM)[how % 3]
+        self.listeners[0].errors = [error] * (error > 0)
+        crowd[-1].send(crowd[-1].request("DIAG_IOCQLOCOFFSET"))
+        self._pump()
+        if error == errno.ENOMEM:
+            expect("connections without memory", [one.read() for one in crowd], [None] * len(crowd))
+            self.machine.pass_time(ACCEPT_PAUSE_NS)
+            self._pump()  # ends the pause
+            self._pump()
+        expect("the answer behind a crowd", crowd[-1].read(), (None, 8))
+        for answers in crowd:
+            answers.read_all()
+        accepted = max(0, MOST[Resource.CONNECTIONS] - held)
+        waiting = min(len(crowd) - 1 - (error == errno.EMFILE), DESCRIPTORS // 4)
+        ends = [None] * (error == errno.EMFILE) + [0] * min(accepted, waiting)
+        ends += [errno.EMFILE] * (len(crowd) - 1 - len(ends))
+        expect("a crowd", [one.errno() if one.ended else 0 for one in crowd[:-1]], ends)
+        texts = [params[1] for one in crowd for _, params in one.notices]
+        many = sum(b"wait to be accepted" in text for text in texts)
+        expect("connections that may not wait", many, len(crowd) - 1 - (error == errno.EMFILE) - waiting)
+        self.reached[f"a crowd, errno {error}"] += 1
+        self.reached["too many wait to be accepted"] += many > 0
+        for answers in crowd:
+            answers.close()
+        crowd.clear()
+        for pid in pids:
+            del self.machine.processes[pid]
+        self._pump()
+
     # Consumers
 
     def _attach(self, event: int, kind: int, which: int, *_: int) -> None:
@@ -1391,7 +1478,7 @@ class World:
             return
         self._gather()
         self.numbers += 1
-        answers = self._connect(self._live.tracefs, self._root)
+        answers = self._connect(self._root, to_tree=True)
         made = Consumer(("stream", "perf", "count", "freq", "plugin")[kind % 5], self.numbers, answers)
         full_name = f"user_events:{name}"
         if made.kind == "plugin" and any(c.kind == "plugin" and c.name == name for c in self.consumers):
@@ -1680,9 +1767,9 @@ def _refuses(pid: int, name: str, fields: str, number: int | str, m: Model) -> b
     if number == errno.EADDRINUSE:
         return m.fields.get(name, fields) != fields
     if number == errno.EMFILE:
-        return m.lacks_room(uid, name)
+        return not m.make_room(uid, name, fields)
     if number == errno.ENOSPC:
-        m.make_room(uid, name)
+        m.make_room(uid, name, fields)
     return True
 
 
