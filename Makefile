@@ -226,5 +226,4 @@ screenshots: build $(VENV)/.developer ci-tools
 
 clean:
 	rm -rf $(VENV) .nox build dist *.egg-info trace.dat client/c/build* client/utracefs/c
-	find protocol client/utracefs daemon -name '*.so' -delete -o -name '_*.c' -delete
-	grep -rl --include='_*.pyi' '^# Made by stubs.py' protocol client daemon | xargs -r rm
+	find protocol client/utracefs daemon -name '*.so' -delete -o -name '_*.c' -delete -o -name '_*.pyi' -delete

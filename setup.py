@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.dirname(__file__))  # which pip leaves out
 try:
     from Cython.Build import cythonize
     from setuptools.modified import newer, newer_group
-    from stubs import is_made, write_stubs
+    from stubs import write_stubs
 except ImportError:  # a distribution's package, with an old setuptools
     cythonize = None
 
@@ -132,8 +132,9 @@ def remove_if_made_otherwise(made, flags):
 def remove_without_source():
     """Compiled modules whose .pyx was moved or removed: Python would still import them, and mypy read their stubs."""
     for folder in FOLDERS:
-        stubs = filter(is_made, Path(folder).rglob("_*.pyi"))
-        for made in [*Path(folder).rglob("*.cpython-*.so"), *Path(folder).rglob("_*.c"), *stubs]:
+        for made in [
+            file for kind in ("*.cpython-*.so", "_*.c", "_*.pyi") for file in Path(folder).rglob(kind)
+        ]:
             if not made.with_name(made.name.partition(".")[0] + ".pyx").exists():
                 print(f"removing {made}: its .pyx is gone")
                 made.unlink()

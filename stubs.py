@@ -9,15 +9,15 @@ type; where that says too little, the .pyx has one:
     cdef readonly dict comms  #: dict[int, str]  # a comment     where Cython takes none: an attribute, a constant
     cpdef begin(self, Open one):  #: None                        and the result of a cpdef function
     #: from utracefs_protocol.events.declaration import Field    a name that the .pyx itself does not import
-
-A stub without HEAD in its first line is written by hand, because Cython has no words for its generic classes or
-overloads. It is not overwritten.
+    cdef class Span:  #: Generic[Begin, End]                     base classes that only types have
+        #: @overload                                             in a class: lines for what the parser does not see
 """
 
 from __future__ import annotations
 
 import builtins
 import collections.abc
+import itertools
 import re
 import sys
 import typing
@@ -31,7 +31,6 @@ from Cython.Compiler.TreeFragment import parse_from_strings
 
 ROOT = Path(__file__).parent
 FOLDERS = ["protocol", "client", "daemon"]
-HEAD = "# Made by stubs.py"
 RESULTS = {"__init__": "None", "__len__": "int", "__bool__": "bool", "__iter__": "Self", "__repr__": "str"}
 NOT_IN_A_STUB = {"__cinit__", "__dealloc__", "__getbuffer__", "__releasebuffer__", "__hash__"}
 LITERALS = (ExprNodes.NoneNode, ExprNodes.BoolNode, ExprNodes.IntNode)
@@ -98,8 +97,8 @@ class Stub:
                     self.classes[node.name] = (f"class {node.name}(int)", members)
             case Nodes.CClassDefNode() | Nodes.PyClassDefNode():
                 self.add_class(node)
-            case Nodes.SingleAssignmentNode() if self.said_at(node):
-                self.lines.append(f"{node.lhs.name}: {self.said_at(node)}")
+            case Nodes.SingleAssignmentNode() if self.said_at(node.lhs.pos[1]):
+                self.lines.append(f"{node.lhs.name}: {self.said_at(node.lhs.pos[1])}")
             case _:
                 self.lines += self.function(node)
 
@@ -107,22 +106,29 @@ class Stub:
         name = getattr(node, "class_name", None) or node.name
         if name.startswith("_"):
             return
-        bases = source_of(getattr(node, "bases", None)).strip("(),")
+        line = next(i for i in range(node.pos[1], len(self.source) + 1) if "class " in self.source[i - 1])
+        bases = source_of(getattr(node, "bases", None)).strip("(),") or self.said_at(line)
         _, members = self.classes.setdefault(name, ("", []))
+        inside = itertools.takewhile(lambda text: not text or text[0] == " ", self.source[line:])
+        given = [text[7:] for text in inside if text.startswith("    #: ")]
+        members += given
         self.classes[name] = (f"class {name}" + (f"({bases})" if bases else ""), members)
         body = statements(node.body)
-        has_init = any(isinstance(each, Nodes.DefNode) and each.name == "__init__" for each in body)
+        has_init = any("def __new__(" in text for text in given) or any(
+            isinstance(each, Nodes.DefNode) and each.name == "__init__" for each in body
+        )
         for each in body:
             if isinstance(each, Nodes.CVarDefNode) and each.visibility in ("public", "readonly"):
-                kind = self.said_at(each) or self.python_type(each.base_type.name) or "object"
+                kind = self.said_at(each.pos[1]) or self.python_type(each.base_type.name) or "object"
                 members += [f"{declared.name}: {kind}" for declared in each.declarators]
             elif getattr(each, "name", "") == "__cinit__" and not has_init:
                 each.name = "__init__"
-            members += self.function(each, is_method=True)
+            if f"def {getattr(each, 'name', '')}(" not in "\n".join(given):
+                members += self.function(each, is_method=True)
 
-    def said_at(self, node: Any) -> str:
-        """The type in the comment of a node's line."""
-        found = re.search(r"#: (.*?)(?:  # .*)?$", self.source[node.pos[1] - 1])
+    def said_at(self, line: int) -> str:
+        """The type in the comment of a line."""
+        found = re.search(r"#: (.*?)(?:  # .*)?$", self.source[line - 1])
         return found[1] if found else ""
 
     def python_type(self, name: str | None) -> str:
@@ -137,7 +143,7 @@ class Stub:
             name, result = node.name, source_of(node.return_type_annotation)
             args, decorators = node.args, node.decorators or []
         elif isinstance(node, Nodes.CFuncDefNode) and node.overridable:
-            name, result = node.declarator.base.name, self.said_at(node)
+            name, result = node.declarator.base.name, self.said_at(node.pos[1])
             result = result or self.python_type(node.base_type.name)
             args, decorators = node.declarator.args, []
         else:
@@ -189,7 +195,9 @@ class Stub:
             lines += [f"{head}: ...", ""] if not members else [f"{head}:", *(f"    {m}" for m in members), ""]
         used = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", "\n".join([*lines, *self.taken])))
         imports = {self.imported(name) for name in used} - {""}
-        return "\n".join([f"{HEAD} of {path.name}.", *sorted(imports), *self.taken, "", *lines]) + "\n"
+        return "\n".join(
+            [f"# Made by stubs.py of {path.name}.", *sorted(imports), *self.taken, "", *lines, ""]
+        )
 
     def imported(self, name: str) -> str:
         if name in self.known or any(
@@ -204,17 +212,11 @@ class Stub:
         return f"import {name}" if name in sys.stdlib_module_names and not hasattr(builtins, name) else ""
 
 
-def is_made(path: Path) -> bool:
-    return path.exists() and path.read_text().startswith(HEAD)
-
-
 def write_stubs(into: Path | None = None) -> None:
     """Write the stubs of all modules beside their sources; or below `into`, a folder of packages."""
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.pyx")):
             stub = path.with_suffix(".pyi")
-            if stub.exists() and not is_made(stub):
-                continue
             if into:
                 stub = into / stub.relative_to(ROOT / folder)
             sources = [path, path.with_suffix(".pxd"), Path(__file__)]

@@ -146,7 +146,6 @@ def test_a_source_distribution_has_what_it_needs(tmp_path: Path) -> None:
         "client/c/Makefile",
         "client/c/include/utracefs.h",
         "client/utracefs/producer/_event.pyx",
-        "client/utracefs/producer/_event.pyi",
         "stubs.py",
     } <= names
     assert {f"client/utracefs/html/page/page.{ending}" for ending in ("html", "css")} <= names

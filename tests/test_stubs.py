@@ -1,4 +1,4 @@
-"""A stub, made or written by hand, has the same names and parameters as its compiled module."""
+"""A stub has the same names and parameters as its compiled module."""
 
 import ast
 import importlib

@@ -1,10 +1,20 @@
-"""Emitting for the module of spans."""
+"""Emitting, and methods that are C functions, for the module of spans."""
 
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
 from utracefs.producer._binding cimport ut_moment
 from utracefs.producer._event cimport Event
+
+cdef extern from "type_slots.h":
+    ctypedef PyObject *(*PyCFunction)(PyObject *, PyObject *)
+    ctypedef struct PyMethodDef:
+        const char *ml_name
+        PyCFunction ml_meth
+        int ml_flags
+        const char *ml_doc
+    int METH_O, METH_NOARGS, METH_FASTCALL, METH_KEYWORDS
+    int ut_add_method(object made, PyMethodDef *method) except -1
 
 cdef enum:
     # The first fields of a span's begin, all u64: its id and its parent's. The end also has the duration.

@@ -57,20 +57,10 @@ cdef extern from "Python.h":
     Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
     PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t i)
     PyObject *PyList_GET_ITEM(PyObject *o, Py_ssize_t i)
-    object PyDescr_NewMethod(type owner, PyMethodDef *method)
-    void PyType_Modified(type t)
-    ctypedef PyObject *(*PyCFunction)(PyObject *, PyObject *)
-    ctypedef struct PyMethodDef:
-        const char *ml_name
-        PyCFunction ml_meth
-        int ml_flags
-        const char *ml_doc
     ctypedef struct PyTypeObject:
-        PyObject *tp_dict
         const char *tp_name
     int PyContextVar_Get(object var, PyObject *default, PyObject **value) except -1
     PyTypeObject *Py_TYPE(PyObject *o)
-    int METH_FASTCALL, METH_KEYWORDS
 
 cdef extern from "context_vars.h":
     const void *ut_present_context()
@@ -753,5 +743,4 @@ field is issued. With `utracefs.strict(True)` such a value is a TypeError, Overf
 while the event is off.
 """
 # Cython's `def emit(self, *args, **kwargs)` builds a tuple and a dict per call, even to find the event off.
-(<dict>(<PyTypeObject *>Event).tp_dict)["emit"] = PyDescr_NewMethod(Event, &emit_method)
-PyType_Modified(Event)
+ut_add_method(Event, &emit_method)

@@ -33,7 +33,6 @@ cdef struct Step:
 cdef class Event:
     cdef utracefs_event own
     cdef bytes command          # own points into it
-    cdef readonly object session
     cdef Step *steps
     cdef Py_ssize_t nr_fields
     cdef size_t min_size
@@ -44,6 +43,7 @@ cdef class Event:
     cdef readonly str name
     cdef readonly str declaration
     cdef readonly int flags
+    cdef readonly object session  #: Any
     cdef dict refusals          # by this client: reason to count
     cdef object known_error
     # The keywords of a call that were right, behind `known_args` values. (A call has the same tuple each
@@ -51,7 +51,7 @@ cdef class Event:
     cdef tuple known_names
     cdef Py_ssize_t known_args
     cdef Py_ssize_t known_bare  # values that were right without keywords
-    cdef public dict defaults   # values of fields that a call may leave out; or None
+    cdef public dict defaults   #: dict[str, Any] | None  # values of fields that a call may leave out
 
     cdef bint may_emit(self) noexcept
     cdef int settle(self, uint32_t size, uint64_t *until) except -1

@@ -9,6 +9,8 @@ The library changes the pointer from its own thread, without the GIL, and never 
 calls release the GIL, and run the program's signal handlers meanwhile, whose exceptions propagate.
 """
 
+#: from utracefs_protocol.errors import TraceError
+
 from sys import intern
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -27,7 +29,7 @@ from utracefs.producer._binding cimport (
     utracefs_is_wanted,
 )
 
-KINDS = {
+KINDS = {  #: Final[dict[str, int]]
     "INTEGER": INTEGER,
     "CHAR_ARRAY": CHAR_ARRAY,
     "STRUCT": STRUCT,
@@ -46,6 +48,17 @@ cdef class Event:
     declaration: The command string in the spelling of dynamic_events, without its `u:`.
     flags: 1 persist, 2 multi-format.
     """
+
+    #: def __new__(
+    #:     cls, session: Any, name: bytes, declaration: bytes, command: bytes, flags: int,
+    #:     fields: Iterable[tuple[bytes, int, int, int, bool, bool, int]], max_size: int,
+    #: ) -> Self: ...
+    #: def emit(
+    #:     self,
+    #:     *args: SupportsIndex | SupportsFloat | str | bytes | bytearray | memoryview
+    #:     | Sequence[SupportsFloat],
+    #:     **kwargs: Any,
+    #: ) -> None: ...
 
     def __cinit__(self, object session=None, bytes name=None, bytes declaration=None, bytes command=None,
                   int flags=0, object fields=(), size_t max_size=0):
@@ -116,38 +129,38 @@ cdef class Event:
         return byte != 0
 
     @property
-    def enabled(self):
+    def enabled(self) -> bool:
         """Whether a consumer is attached, or the daemon has not answered yet: the same as `bool(event)`."""
         return bool(self)
 
     @property
-    def fields(self):
+    def fields(self) -> tuple[str, ...]:
         """The names of the fields, in order."""
         return self.keywords
 
     @property
-    def registered(self):
+    def registered(self) -> bool:
         """Whether the event is registered at the daemon, with a consumer or without. To wait for a consumer:
         `while not (event.registered and event)`."""
         return self.stats().error == 0
 
     @property
-    def index(self):
+    def index(self) -> int:
         """write_index on the session's connection, -1 without one."""
         return <int32_t>self.stats().write_index
 
     @property
-    def emitted(self):
+    def emitted(self) -> int:
         """Calls of `emit` while the event was on, including lost and refused records."""
         return self.counted - self.stats().unheard
 
     @property
-    def lost(self):
+    def lost(self) -> int:
         """Records lost because there was no space for them, or no daemon any more."""
         return self.stats().lost
 
     @property
-    def refused(self):
+    def refused(self) -> dict[str, int]:
         """Refused records, {reason: number}: by this client, because a value did not fit ("usec was float"),
         or by the daemon (errno name)."""
         cdef utb_event_stats stats = self.stats()
@@ -159,7 +172,7 @@ cdef class Event:
         return found
 
     @property
-    def error(self):
+    def error(self) -> TraceError | None:
         """The TraceError with which the daemon refused the registration, or None."""
         cdef utb_event_stats stats = self.stats()
         if stats.error == 0:
@@ -178,12 +191,12 @@ cdef class Event:
         utb_event_stats_of(&self.own, &stats)
         return stats
 
-    def _counts(self):
+    def _counts(self) -> tuple[int, int, int]:
         """(emitted, lost, pending). The session's `is_connected` updates `pending`."""
         cdef utb_event_stats stats = self.stats()
         return self.counted - stats.unheard, stats.lost, stats.pending
 
-    def _start_child(self):
+    def _start_child(self) -> None:
         """In a forked child: reset the counts."""
         self.counted = 0
         self.refusals = {}

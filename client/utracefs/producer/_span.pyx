@@ -24,6 +24,12 @@ context is another one by then (asyncio closes an async generator), or holds ano
 the parent in contexts that were copied from it (tasks).
 """
 
+#: from types import TracebackType
+#: from typing_extensions import ParamSpec
+#: _Function = TypeVar("_Function", bound=Callable[..., Any])
+#: _Begin = ParamSpec("_Begin", default=...)
+#: _End = ParamSpec("_End", default=...)
+
 from functools import cached_property, partial, partialmethod
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
@@ -38,11 +44,17 @@ from utracefs.producer._binding cimport PENDING, ut_now_ns, utracefs_new_span_id
 from utracefs.producer._emit cimport (
     BEGIN_NUMBERS,
     END_NUMBERS,
+    METH_FASTCALL,
+    METH_NOARGS,
+    METH_O,
+    PyCFunction,
+    PyMethodDef,
     SpanHead,
     emit_behind,
     is_optional,
     missing_value,
     tell_missing,
+    ut_add_method,
 )
 from utracefs.producer._emit cimport is_strict as emits_strictly
 from utracefs.producer._event cimport MAX_FIELDS, Event, status_of
@@ -63,13 +75,6 @@ cdef extern from "Python.h":
     int PyContextVar_Get(object var, PyObject *default, PyObject **value) except -1
     object PyContextVar_Set(object var, object value)
     void Py_XDECREF(PyObject *o)
-    ctypedef PyObject *(*PyCFunction)(PyObject *, PyObject *)
-    ctypedef struct PyMethodDef:
-        const char *ml_name
-        PyCFunction ml_meth
-        int ml_flags
-        const char *ml_doc
-    int METH_O, METH_NOARGS, METH_FASTCALL
     unsigned long Py_TPFLAGS_METHOD_DESCRIPTOR
     PyObject *call_function "PyObject_Vectorcall"(PyObject *, PyObject *const *, size_t nargsf, PyObject *)
     PyObject *PyObject_VectorcallMethod(PyObject *name, PyObject *const *args, size_t nargsf, PyObject *names)
@@ -85,7 +90,6 @@ cdef extern from "Python.h":
 cdef extern from "type_slots.h":
     void ut_use_vectorcall(object made, Py_ssize_t offset, unsigned long flags)
     void ut_use_iteration(object made, void *next)
-    int ut_add_method(object made, PyMethodDef *method) except -1
     bint ut_binds_as_method(object made)
 
 ctypedef object (*Vectorcall)(object, PyObject *const *, size_t, PyObject *)
@@ -100,8 +104,8 @@ cdef object context_variable = PyContextVar_New("utracefs.span", NULL)
 cdef object MISSING = object()      # a value that is not given yet
 cdef bytes NO_ERROR = b""
 
-BEGIN_FIELDS = "u64 span_id; u64 parent_id"
-END_FIELDS = "u64 span_id; u64 parent_id; u64 duration_ns; __rel_loc char[] error"
+BEGIN_FIELDS = "u64 span_id; u64 parent_id"  #: Final[str]
+END_FIELDS = "u64 span_id; u64 parent_id; u64 duration_ns; __rel_loc char[] error"  #: Final[str]
 cdef enum:
     END_VALUES = END_NUMBERS + 1    # `error` is the last
 
@@ -128,7 +132,7 @@ cdef inline Running in_place(Running running):
 
 
 @cython.final
-cdef class Span:
+cdef class Span:  #: Generic[_Begin, _End]
     """`with span:`, `with span(VALUE...) as running:`, `@span`. Made by `utracefs.span`.
 
     True while one of its events is on. `begin` and `end` are these events.
@@ -138,8 +142,8 @@ cdef class Span:
     cdef readonly Event begin
     cdef readonly Event end
     cdef readonly str name
-    cdef readonly tuple fields
-    cdef readonly tuple values
+    cdef readonly tuple fields  #: tuple[str, ...]
+    cdef readonly tuple values  #: tuple[Any, ...] | None
     cdef Py_ssize_t nr_fields
     cdef Py_ssize_t nr_begin    # the first ones of them, which the begin has, too
     cdef Off off
@@ -147,7 +151,15 @@ cdef class Span:
     cdef Py_ssize_t nr_on       # `with span:` that began, and has not ended
     cdef Py_ssize_t nr_off      # that did not begin, as it was off
 
-    def __cinit__(self, str name, Event begin, Event end, tuple fields, tuple values=None):
+    #: @overload
+    #: def __call__(self, function: _Function, /) -> _Function: ...  # type: ignore[overload-overlap]
+    #: @overload
+    #: def __call__(self, *args: _Begin.args, **kwargs: _Begin.kwargs) -> Running[_End]: ...
+    #: @overload
+    #: def __call__(self, *values: Any, parent_id: int | None, **named: Any) -> Running[_End]: ...
+
+    def __cinit__(self, str name, Event begin, Event end, tuple fields: tuple[str, ...],
+                  tuple values: tuple[Any, ...]=None):
         """fields: names of its own, first the begin's. values: of the begin's fields; None: given at each
         use, if there are any."""
         if len(fields) + END_VALUES > MAX_FIELDS:
@@ -166,14 +178,14 @@ cdef class Span:
         self.off.span = self
         self.off.call = <Vectorcall>call_off
 
-    def having(self, tuple values):
+    def having(self, tuple values: tuple[Any, ...] | None) -> Self:
         """A copy of this span that has these values of the fields."""
         return Span(self.name, self.begin, self.end, self.fields, values)
 
     def __bool__(self):
         return is_on(self)
 
-    def __enter__(self):
+    def __enter__(self) -> Running[_End]:
         cdef Running running
         if self.values is None:
             raise TypeError(f"{self.name}: no values for {', '.join(self.fields)}: with span(...):")
@@ -191,7 +203,8 @@ cdef class Span:
             self.entered = running
         return running
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
         """End the innermost use of this span in the context; if there is none, one that was off, or one of
         another context."""
         cdef Running running
@@ -231,15 +244,10 @@ cdef inline Running innermost(Span span):
 
 
 cdef inline bint is_on(Span span) except -1:
-    if not (status_of(span.begin) | status_of(span.end)) and not emits_strictly:
-        return False
-    return emits_strictly or looks_on(span)
-
-
-cdef bint looks_on(Span span) except -1:
-    if status_of(span.begin) == PENDING or status_of(span.end) == PENDING:
-        return bool(span.begin) or bool(span.end)
-    return True
+    cdef unsigned char bytes_of_both = status_of(span.begin) | status_of(span.end)
+    if bytes_of_both == 0 or emits_strictly:
+        return emits_strictly
+    return not bytes_of_both & PENDING or bool(span.begin) or bool(span.end)
 
 
 cdef object call_span(Span span, PyObject *const *args, size_t nargsf, PyObject *names):
@@ -325,30 +333,31 @@ cdef int check_names(Span span, names, tuple unnamed=()) except -1:
 
 
 @cython.final
-cdef class Off:
+cdef class Off:  #: Generic[_End]
     """A use of a span that is off. As Running, without effect."""
 
     cdef Vectorcall call
     cdef Span span
 
     @property
-    def span_id(self):
+    def span_id(self) -> int:
         return 0
 
     @property
-    def parent_id(self):
+    def parent_id(self) -> int:
         return 0
 
-    def set(self, *args, **kwargs):
+    def set(self, *args: _End.args, **kwargs: _End.kwargs) -> None:
         check_names(self.span, kwargs, args)
 
     def __bool__(self):
         return False
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
         return None
 
     def __reduce__(self):
@@ -358,7 +367,7 @@ cdef class Off:
 @cython.final
 @cython.freelist(32)
 @cython.trashcan(True)      # a chain of parents may be long
-cdef class Running:
+cdef class Running:  #: Generic[_End]
     """A use of a span, from its begin to its end."""
 
     cdef Vectorcall call
@@ -375,16 +384,16 @@ cdef class Running:
     cdef int depth          # `with running:` inside of itself
 
     @property
-    def span_id(self):
+    def span_id(self) -> int:
         """0 before its begin."""
         return self.head.id
 
     @property
-    def parent_id(self):
+    def parent_id(self) -> int:
         """0: it has no parent."""
         return self.head.parent_id
 
-    def set(self, *args, **kwargs):
+    def set(self, *args: _End.args, **kwargs: _End.kwargs) -> None:
         """Set values of fields by their names, for the record of the end. TypeError: no such field, on and
         off."""
         check_names(self.span, kwargs, args)
@@ -395,11 +404,12 @@ cdef class Running:
     def __bool__(self):
         return True
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.begin()
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
         self.finish(kind)
 
     def __reduce__(self):
@@ -558,7 +568,7 @@ cdef str name_of(kind):
     return type.__dict__["__qualname__"].__get__(kind)
 
 
-def current():
+def current() -> Running | None:
     """The span of this context, a Running; None: there is none."""
     return present()
 
@@ -631,7 +641,7 @@ cdef class TracedMethod(Traced):
         return self if instance is None else PyMethod_New(self, instance)
 
 
-OWN_ATTRIBUTES = frozenset(
+OWN_ATTRIBUTES = frozenset(  #: Final[frozenset[str]]
     ("__call__", "__get__", "__reduce__", "__reduce_ex__", "__repr__", "__set_name__", "__wrapped__")
 )
 
@@ -738,7 +748,7 @@ cdef class Stepwise:
     def __class__(self):
         return self.inner.__class__
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     def __setattr__(self, name, value):
@@ -763,6 +773,9 @@ cdef class Stepwise:
 
 
 cdef class Generator(Stepwise):
+    #: def send(self, value: Any, /) -> Any: ...
+    #: def throw(self, *args: Any) -> Any: ...
+    #: def close(self) -> Any: ...
     pass
 
 
@@ -776,6 +789,9 @@ cdef class IterableCoroutine(Generator):
 
 @cython.final
 cdef class Coroutine(Stepwise):
+    #: def send(self, value: Any, /) -> Any: ...
+    #: def throw(self, *args: Any) -> Any: ...
+    #: def close(self) -> Any: ...
 
     def __await__(self):
         if getattr(self.inner, "cr_await", None) is not None:
@@ -792,13 +808,13 @@ cdef class AsyncGenerator(Stepwise):
     def __anext__(self):
         return awaitable(self, self.inner.__anext__(), True)
 
-    def asend(self, value, /):
+    def asend(self, value: Any, /) -> Any:
         return awaitable(self, self.inner.asend(value), True)
 
-    def athrow(self, *args):
+    def athrow(self, *args: Any) -> Any:
         return awaitable(self, self.inner.athrow(*args), False)
 
-    def aclose(self):
+    def aclose(self) -> Any:
         return awaitable(self, self.inner.aclose(), False)
 
 
@@ -818,10 +834,14 @@ cdef object awaitable(AsyncGenerator of, inner, bint starts):
     return step
 
 
-KINDS = {0x80: Coroutine, 0x20: Generator, 0x200: AsyncGenerator, 0x100: IterableCoroutine}
+KINDS = {  #: Final[dict[int, type[Stepwise]]]
+    0x80: Coroutine, 0x20: Generator, 0x200: AsyncGenerator, 0x100: IterableCoroutine
+}
 """By the flag of their code (inspect.CO_COROUTINE, ...). A generator of types.coroutine has 0x100, too."""
 
-FRAMES = {CoroutineType: "cr_frame", GeneratorType: "gi_frame", AsyncGeneratorType: "ag_frame"}
+FRAMES = {  #: Final[dict[type, str]]
+    CoroutineType: "cr_frame", GeneratorType: "gi_frame", AsyncGeneratorType: "ag_frame"
+}
 
 
 cdef object stepwise(Traced self, PyObject *made):
