@@ -6,11 +6,12 @@
                        (or the daemon's errno for ending it)
     notifications of the daemon ──> `on_notification`, in order with the answers
 
-The owner of the loop calls `on_ready` when the socket is ready, `expire` when `next_deadline` has passed.
+The owner of the loop calls `on_ready` when the socket is ready, and what was given to `later` in time.
 """
 
 import contextlib
 import errno
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -50,8 +51,8 @@ class _Pending:
 class Channel:
     """Owns `sock`, which is connected. Callbacks: `on_writing` when the socket must be watched for writing,
     and when no longer; `on_close` before it is closed; `on_end` when the daemon ended it; `on_notification`
-    for notifications. `waiting` contains it while it waits for an answer, or its end: only then it has a
-    deadline. `silent` contains it from a passed deadline to the next answer, or its end."""
+    for notifications. later: calls a function after a time in seconds. `silent` contains it from a passed
+    deadline to the next answer, or its end."""
 
     def __init__(
         self,
@@ -60,8 +61,8 @@ class Channel:
         on_writing: Callable[["Channel", bool], None],
         on_close: Callable[["Channel"], None],
         on_end: Callable[["Channel"], None],
+        later: Callable[[float, Callable[[], object]], object],
         on_notification: Callable[[Notification], None] | None = None,
-        waiting: set["Channel"] | None = None,
         silent: set["Channel"] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -71,7 +72,7 @@ class Channel:
         self._on_close = on_close
         self._on_end = on_end
         self.on_notification = on_notification
-        self._waiting = set() if waiting is None else waiting
+        self._later = later
         self._silent = set() if silent is None else silent
         self._clock = clock
         self._connection = Connection(max_object=None)
@@ -81,6 +82,8 @@ class Channel:
         self._msgid = 0
         self._on_finished: Callable[[], object] | None = None
         self._finish_by: float | None = None
+        self._looks_at = math.inf
+        """When `_expire` is called next."""
         self._why_ended: OSError | None = None
         self.closed = False
 
@@ -95,8 +98,9 @@ class Channel:
             return 0
         self._msgid = self._msgid + 1 & MAX_MSGID
         msgid = self._msgid
-        self._waiting.add(self)
-        self._pending[msgid] = _Pending(resume, None if answer_s is None else self._clock() + answer_s)
+        deadline = None if answer_s is None else self._clock() + answer_s
+        self._pending[msgid] = _Pending(resume, deadline)
+        self._expire_at(deadline)
         self._put(encode_request(msgid, params.METHOD, params.to_params()))
         return msgid
 
@@ -113,7 +117,7 @@ class Channel:
             return
         self._on_finished = done
         self._finish_by = self._clock() + ANSWER_S
-        self._waiting.add(self)
+        self._expire_at(self._finish_by)
         if not self._unsent:
             self._shut_down()
 
@@ -146,24 +150,6 @@ class Channel:
                 self._end()
                 return
 
-    def next_deadline(self) -> float | None:
-        """Time of the next `expire`."""
-        deadlines = [pending.deadline for pending in self._pending.values()]
-        deadlines.append(self._finish_by)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
-
-    def expire(self) -> None:
-        """End requests whose time has passed."""
-        now = self._clock()
-        for msgid, pending in list(self._pending.items()):
-            if pending.deadline is None or pending.deadline > now:
-                continue
-            if self._take(msgid) is not None:
-                self._silent.add(self)
-                pending.resume(None, OSError(errno.ETIMEDOUT, "the daemon does not answer"))
-        if self._finish_by is not None and self._finish_by <= now:
-            self.close()
-
     def close(self) -> None:
         """Close; may be called twice. Pending requests are ENOTCONN."""
         if self.closed:
@@ -172,28 +158,42 @@ class Channel:
         self._on_close(self)
         self._socket.close()
         pending, self._pending = self._pending, {}
-        self._waiting.discard(self)
         self._silent.discard(self)
         for one in pending.values():
             one.resume(None, self._why_ended or _not_connected())
         if self._on_finished is not None:
             self._on_finished()
 
+    def _expire_at(self, deadline: float | None) -> None:
+        """Call `_expire` then, unless it is called before."""
+        if deadline is not None and deadline < self._looks_at:
+            self._looks_at = deadline
+            self._later(deadline - self._clock(), self._expire)
+
+    def _expire(self) -> None:
+        """End requests whose time has passed."""
+        now = self._clock()
+        self._looks_at = math.inf
+        for msgid, pending in list(self._pending.items()):
+            if pending.deadline is None or pending.deadline > now:
+                self._expire_at(pending.deadline)
+            elif self._pending.pop(msgid, None) is not None:
+                self._silent.add(self)
+                pending.resume(None, OSError(errno.ETIMEDOUT, "the daemon does not answer"))
+        if self._finish_by is not None and self._finish_by <= now:
+            self.close()
+        else:
+            self._expire_at(self._finish_by)
+
     def _answered(self, response: Response) -> None:
         self._silent.discard(self)
-        pending = self._take(response.msgid)
+        pending = self._pending.pop(response.msgid, None)
         if pending is None:
             return  # too late
         error = None
         if response.error is not None:
             error = OSError(*response.error)
         pending.resume(response.result, error)
-
-    def _take(self, msgid: int) -> _Pending | None:
-        pending = self._pending.pop(msgid, None)
-        if not self._pending and self._finish_by is None:
-            self._waiting.discard(self)
-        return pending
 
     def _notified(self, notification: Notification) -> None:
         match notification:

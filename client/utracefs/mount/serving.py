@@ -134,8 +134,6 @@ class Mount(Closing):
         self.mountpoint = mountpoint
         self._epoll = select.epoll()
         self._channels: dict[int, Channel] = {}
-        self._waiting: set[Channel] = set()
-        """Channels that wait for an answer: few, though there may be thousands."""
         self._silent: set[Channel] = set()
         """Connections to the data socket with an overdue answer."""
         self._processes: dict[int, Callable[[], None]] = {}
@@ -199,8 +197,6 @@ class Mount(Closing):
                     on_end()
                 elif fd == self._memory.fileno():
                     self._memory.on_ready()
-            for channel in list(self._waiting):
-                channel.expire()
             self._timers.run()
         return self._end
 
@@ -223,9 +219,7 @@ class Mount(Closing):
         self._epoll.close()
 
     def _timeout_s(self) -> float | None:
-        deadlines = [channel.next_deadline() for channel in self._waiting]
-        deadlines.append(self._timers.next_deadline())
-        first = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        first = self._timers.next_deadline()
         return None if first is None else max(0.0, first - time.monotonic())
 
     def _answer_some(self) -> None:
@@ -286,7 +280,7 @@ class Mount(Closing):
             on_end=on_end or self._channel_ended,
             on_close=self._unwatch,
             on_notification=on_notification,
-            waiting=self._waiting,
+            later=self._timers.later,
             silent=silent,
         )
         self._channels[channel.fileno()] = channel

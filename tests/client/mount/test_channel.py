@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from utracefs.mount.channel import ANSWER_S, Channel
+from utracefs.mount.operation import Timers
 from utracefs_protocol.connection import (
     Connection,
     Notification,
@@ -30,7 +31,7 @@ class Line:
         ours, self.theirs = socket.socketpair()
         self.theirs.setblocking(False)
         self.now = 0.0
-        self.waiting: set[Channel] = set()
+        self.timers = Timers(lambda: self.now)
         self.silent: set[Channel] = set()
         self.events: list[Any] = []
         self.answers: list[Any] = []
@@ -39,7 +40,7 @@ class Line:
             on_writing=lambda channel, wanted: self.events.append(wanted),
             on_close=lambda channel: self.events.append("close"),
             on_end=lambda channel: self.events.append("end"),
-            waiting=self.waiting,
+            later=self.timers.later,
             silent=self.silent,
             clock=lambda: self.now,
         )
@@ -50,6 +51,10 @@ class Line:
 
     def note(self, result: Any, error: OSError | None) -> None:
         self.answers.append(result if error is None else errno.errorcode[error.errno or 0])
+
+    def pass_time(self, now: float) -> None:
+        self.now = now
+        self.timers.run()
 
     def asked(self) -> list[Request]:
         """The requests that the daemon has received."""
@@ -95,15 +100,14 @@ def test_answers_in_any_order(line: Line) -> None:
 
 def test_no_answer_in_time(line: Line) -> None:
     line.ask(Read(1, 10), answer_s=None)
-    assert line.channel.next_deadline() is None
+    assert line.timers.next_deadline() is None
     late = line.ask(StatPath(b"trace"))
     line.now = 1.0
     line.ask(StatPath(b"trace"))
-    assert line.channel.next_deadline() == ANSWER_S
-    line.now = ANSWER_S
-    line.channel.expire()
+    assert line.timers.next_deadline() == ANSWER_S
+    line.pass_time(ANSWER_S)
     assert line.answers == ["ETIMEDOUT"]
-    assert line.channel.next_deadline() == ANSWER_S + 1
+    assert line.timers.next_deadline() == ANSWER_S + 1
     line.say(encode_response(late, {}))
     assert line.answers == ["ETIMEDOUT"]
 
@@ -111,11 +115,10 @@ def test_no_answer_in_time(line: Line) -> None:
 def test_one_that_may_take_less_time_is_not_kept_waiting_by_others(line: Line) -> None:
     first = line.ask(StatPath(b"trace"))
     second = line.ask(Read(1, 10), answer_s=2.0)
-    assert line.channel.next_deadline() == 2.0
-    line.now = 2.0
-    line.channel.expire()
+    assert line.timers.next_deadline() == 2.0
+    line.pass_time(2.0)
     assert line.answers == ["ETIMEDOUT"]
-    assert line.channel.next_deadline() == ANSWER_S
+    assert line.timers.next_deadline() == ANSWER_S
     assert line.silent == {line.channel}
     line.say(encode_response(second, b"late") + encode_response(first, 1))
     assert line.answers == ["ETIMEDOUT", 1] and not line.silent
@@ -123,8 +126,7 @@ def test_one_that_may_take_less_time_is_not_kept_waiting_by_others(line: Line) -
 
 def test_what_ended_is_not_silent(line: Line) -> None:
     line.ask(StatPath(b"trace"))
-    line.now = ANSWER_S
-    line.channel.expire()
+    line.pass_time(ANSWER_S)
     assert line.silent
     line.theirs.close()
     line.channel.on_ready()
@@ -136,11 +138,10 @@ def test_a_daemon_that_does_not_close_its_end(line: Line) -> None:
     msgid = line.ask(StatPath(b"trace"))
     line.channel.finish(lambda: line.answers.append("finished"))
     line.say(encode_response(msgid, 1))
-    assert line.waiting and line.channel.next_deadline() == ANSWER_S
-    line.now = ANSWER_S
-    line.channel.expire()
+    assert line.timers.next_deadline() == ANSWER_S
+    line.pass_time(ANSWER_S)
     assert line.answers == [1, "finished"]
-    assert line.channel.closed and not line.waiting
+    assert line.channel.closed
 
 
 def test_cancel_asks_the_daemon_which_decides(line: Line) -> None:
@@ -194,19 +195,6 @@ def test_sending_into_a_closed_socket_is_no_exception(line: Line) -> None:
     assert line.answers == []
     line.channel.on_ready()
     assert line.answers == ["ENOTCONN"]
-
-
-def test_it_is_known_whether_it_waits(line: Line) -> None:
-    first = line.ask(StatPath(b"trace"))
-    line.ask(StatPath(b"README"))
-    line.say(encode_response(first, 1))
-    assert line.waiting == {line.channel}
-    line.now = ANSWER_S + 1
-    line.channel.expire()
-    assert line.answers == [1, "ETIMEDOUT"] and not line.waiting
-    line.ask(StatPath(b"trace"))
-    line.channel.close()
-    assert not line.waiting
 
 
 def test_notifications_in_order_with_answers(line: Line) -> None:
