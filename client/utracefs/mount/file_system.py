@@ -129,13 +129,6 @@ class _OpenFile:
         return self.readable and self.name not in _STREAMS
 
 
-@attrs.define(eq=False)
-class _OpenDirectory:
-    """A listing, made when reading begins or restarts."""
-
-    entries: list[bytes] = attrs.field(factory=list)
-
-
 class FileSystem:
     """main: the shared connection. connect: makes another one, or raises OSError. reply: sends to the kernel;
     returns whether the caller still waited. start_time_of: that of a thread, None if /proc does not show it.
@@ -169,7 +162,8 @@ class FileSystem:
         """Those of them already answered, since their caller was killed."""
         self._files: dict[int, _OpenFile] = {}
         self._data_files: dict[int, DataFile] = {}
-        self._directories: dict[int, _OpenDirectory] = {}
+        self._directories: dict[int, list[bytes]] = {}
+        """Encoded entries, listed when reading begins or restarts."""
         self._fhs = itertools.count(1)
         self._closing = Gate()
         self._waited_files = 0
@@ -360,17 +354,17 @@ class FileSystem:
     def _opendir(self, _header: Header, _body: bytes) -> Steps:
         yield from ()
         fh = next(self._fhs)
-        self._directories[fh] = _OpenDirectory()
+        self._directories[fh] = []
         return abi.OPEN_OUT.pack(fh, 0, 0)
 
     def _readdir(self, header: Header, body: bytes) -> Steps:
         fh, offset, size = abi.READ_IN.unpack_from(body)[:3]
-        directory = self._directories[fh]
+        entries = self._directories[fh]
         if offset == 0:
             node = self._nodes[header.node_id]
             answer = yield Ask(self._main, messages.ListDir(node.path, modes=True))
-            directory.entries = self._dirents(node, answer)
-        return _fill(directory.entries, offset, size)
+            entries[:] = self._dirents(node, answer)
+        return _fill(entries, offset, size)
 
     def _dirents(self, node: Node, answer: object) -> list[bytes]:
         """The encoded entries, each with the next one's number as its offset. Their names are cached."""

@@ -225,19 +225,12 @@ def _serve(directory: str, mountpoint: str, sock: socket.socket) -> None:
     with (
         signals() as stop,
         Mount(mountpoint, connect(directory), allow_other=True) as mounted,
-        contextlib.ExitStack() as stack,
     ):
-        places = [
-            ("/", os.O_PATH),
-            (".", os.O_PATH),
-            *((f"/proc/self/ns/{name}", os.O_RDONLY) for name in names),
-        ]
-        fds = []
-        for path, flags in places:
-            fds.append(os.open(path, flags))
-            stack.callback(os.close, fds[-1])
+        fds = [os.open("/", os.O_PATH), os.open(".", os.O_PATH)]
+        fds += [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in names]
         socket.send_fds(sock, [_READY], fds)
-        stack.close()
+        for fd in fds:
+            os.close(fd)
         threading.Thread(target=_end_with_the_command, args=[sock], daemon=True).start()
         mounted.serve(stop)
 

@@ -13,6 +13,7 @@ file registers its events in the same order; an event that cannot be registered 
 is EBADF.
 """
 
+import contextlib
 import errno
 import os
 import struct
@@ -201,10 +202,8 @@ class UserEventsData:
         whether write_index could be stored, either."""
         if not self._enablers.write_bit(connected, token):
             return False
-        try:
+        with contextlib.suppress(OSError):
             connected.space.write(argument + user_reg.WRITE_INDEX_OFFSET, _WRITE_INDEX.pack(index))
-        except OSError:
-            return True
         return True
 
     def _check_privilege(self, file: DataFile, space: AddressSpace, enabler: Enabler) -> None:
