@@ -191,21 +191,16 @@ UTRACEFS_DEFINE_PUT(16)
 UTRACEFS_DEFINE_PUT(32)
 UTRACEFS_DEFINE_PUT(64)
 
-static inline void utracefs_put_float(unsigned char **at, float value)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &value, sizeof(bits));
-	utracefs_put_u32(at, bits);
-}
-
-static inline void utracefs_put_double(unsigned char **at, double value)
-{
-	uint64_t bits;
-
-	memcpy(&bits, &value, sizeof(bits));
-	utracefs_put_u64(at, bits);
-}
+#define UTRACEFS_DEFINE_PUT_REAL(type, bits) \
+	static inline void utracefs_put_##type(unsigned char **at, type value) \
+	{ \
+		uint##bits##_t same; \
+ \
+		memcpy(&same, &value, sizeof(same)); \
+		utracefs_put_u##bits(at, same); \
+	}
+UTRACEFS_DEFINE_PUT_REAL(float, 32)
+UTRACEFS_DEFINE_PUT_REAL(double, 64)
 
 /* A fixed text: a longer one is cut, the last byte is always NUL. */
 static inline void utracefs_put_chars(unsigned char **at, const char *text, size_t size)

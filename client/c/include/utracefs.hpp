@@ -30,6 +30,7 @@
 #ifndef UTRACEFS_HPP
 #define UTRACEFS_HPP
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -103,22 +104,14 @@ inline std::string_view view_of(std::string_view text)
 	return text;
 }
 
-template <typename Argument, typename Element, std::size_t Count, typename = void>
-struct is_array_of : std::false_type {};
-template <typename Argument, typename Element, std::size_t Count>
-struct is_array_of<Argument, Element, Count, std::void_t<decltype(std::declval<const Argument &>().data()),
-							 decltype(std::tuple_size<Argument>::value)>>
-    : std::bool_constant<std::tuple_size<Argument>::value == Count &&
-			 std::is_same_v<decltype(std::declval<const Argument &>().data()), const Element *>> {};
-
 template <typename Argument> constexpr bool is_text()
 {
 	return std::is_null_pointer_v<std::decay_t<Argument>> ||
 	       std::is_convertible_v<const Argument &, std::string_view>;
 }
 
-/* Base of all fields: a name, `Fixed` bytes in the record; by default no dynamic data, and room for each value
- * of the type. */
+/* Base of all fields: a name, `Fixed` bytes in the record; by default no dynamic data, and room for each
+ * value of the type. */
 template <std::size_t Fixed> struct field {
 	static constexpr std::size_t fixed = Fixed;
 	const char *name;
@@ -389,7 +382,7 @@ struct array : detail::field<Count * sizeof(typename Element::value_type)> {
 		if constexpr (std::is_pointer_v<Argument>)
 			return std::is_same_v<std::remove_cv_t<std::remove_pointer_t<Argument>>, value_type>;
 		else
-			return detail::is_array_of<Argument, value_type, Count>::value;
+			return std::is_same_v<Argument, std::array<value_type, Count>>;
 	}
 
 	constexpr void declare(detail::text &text) const
