@@ -12,8 +12,8 @@
  *     SOCKET              READY            -> SENDS
  *                         TOO_OLD          -> OLDER
  *
- * From those with a connection (OFFERED, SOCKET, UP, SENDS) TAKEN_AWAY leads to NEW. From each state LOST leads
- * to WAITING, FORK to FORKED, and CLOSE to CLOSED, the final one.
+ * From those with a connection (OFFERED, SOCKET, UP, SENDS) TAKEN_AWAY leads to NEW. From each state LOST
+ * leads to WAITING, FORK to FORKED, and CLOSE to CLOSED, the final one.
  */
 #ifndef UTRACEFS_STATES_H
 #define UTRACEFS_STATES_H

@@ -51,9 +51,10 @@ static uint32_t padded(uint32_t length)
 	return (uint32_t)sizeof(struct entry) + ((length + 3) & ~3u);
 }
 
-/* The entry of this index in the first `end` bytes; NULL: there is none. Trusts nothing in it: another process
- * may have written it. */
-static const struct entry *find_entry(const struct list *list, uint32_t end, uint32_t write_index, uint32_t *length)
+/* The entry of this index in the first `end` bytes; NULL: there is none. Trusts nothing in it: another
+ * process may have written it. */
+static const struct entry *find_entry(const struct list *list, uint32_t end, uint32_t write_index,
+				      uint32_t *length)
 {
 	for (uint32_t at = sizeof(*list); at + sizeof(struct entry) <= end; at += padded(*length)) {
 		const struct entry *entry = (const void *)((const char *)list + at);
