@@ -18,7 +18,6 @@ from utracefs_protocol.text import bytes_of
 cdef enum:
     PACKET_BYTES = 64 << 10   # of records, until a packet is yielded
     LONGEST = 16 << 20        # many fields may refer to the same 64 KiB
-    MOST_COMMS = 1 << 16      # cached names
     UUID_SIZE = 16
 
 cdef uint32_t MAGIC = 0xC1FC1FC1
@@ -44,6 +43,11 @@ cdef packed struct RecordHead:
     int32_t pid
     int32_t tid
     char comm[COMM_SIZE]
+
+
+cpdef bytes comm_bytes(str name):
+    """COMM_SIZE bytes."""
+    return bytes_of(name)[:COMM_SIZE - 1].ljust(COMM_SIZE, b"\0")
 
 
 cdef class _Stream:
@@ -79,14 +83,10 @@ cdef class CtfPackets:
     cdef bytes _uuid
     cdef dict _numbers        # EventDecoder to its id
     cdef dict _streams        # cpu to _Stream
-    cdef dict _comms          # name of a thread to COMM_SIZE bytes
+    cdef NameCache _comms
     cdef EventDecoder _event  # the one before, and its id
     cdef uint32_t _number
     cdef _Stream _stream
-    cdef str _name            # of the thread before
-    cdef bytes _comm
-    cdef list _rest           # streams that may have a last packet; None: not at the end yet
-    cdef object _error        # what the records raised, for when all packets are handed out
 
     def __init__(self, Records records not None, bytes uuid not None):
         if PyBytes_GET_SIZE(uuid) != UUID_SIZE:
@@ -95,32 +95,25 @@ cdef class CtfPackets:
         self._uuid = uuid
         self._numbers = {}
         self._streams = {}
-        self._comms = {}
+        self._comms = NameCache(comm_bytes)
 
     @property
     def events(self) -> list[EventDecoder]:
         return list(self._numbers)
 
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> tuple[int, bytes]:
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
         cdef _Stream stream
-        if self._rest is None:
-            try:
-                stream = self._fill()
-                if stream is not None:
-                    return stream.cpu, self._take(stream)
-            except ValueError as error:
-                self._error = error
-            self._rest = list(self._streams.values())[::-1]
-        while self._rest:
-            stream = self._rest.pop()
+        error = None
+        try:
+            while (stream := self._fill()) is not None:
+                yield stream.cpu, self._take(stream)
+        except ValueError as raised:
+            error = raised
+        for stream in self._streams.values():
             if stream.used > sizeof(PacketHead) or not stream.packets or stream.discarded != stream.reported:
-                return stream.cpu, self._take(stream)
-        if self._error is not None:
-            raise self._error
-        raise StopIteration
+                yield stream.cpu, self._take(stream)
+        if error is not None:
+            raise error
 
     cdef _Stream _fill(self):
         """The stream with a full packet; None at the end."""
@@ -170,23 +163,12 @@ cdef class CtfPackets:
         head.timestamp = stream.last
         head.pid = raw.pid
         head.tid = raw.tid
-        memcpy(head.comm, PyBytes_AS_STRING(self._comm_of(self._records.comm(raw.tid))), COMM_SIZE)
+        memcpy(head.comm, PyBytes_AS_STRING(self._comms.of(self._records.comm(raw.tid))), COMM_SIZE)
         memcpy(to, &head, sizeof(head))
         write_body(to + sizeof(head), event, raw)
         stream.used = end
         stream.records += 1
         return 0
-
-    cdef bytes _comm_of(self, str name):
-        if name is not self._name:
-            found = self._comms.get(name)
-            if found is None:
-                if len(self._comms) >= MOST_COMMS:
-                    self._comms.clear()
-                found = self._comms[name] = bytes_of(name)[:COMM_SIZE - 1].ljust(COMM_SIZE, b"\0")
-            self._name = name
-            self._comm = <bytes>found
-        return self._comm
 
     cdef bytes _take(self, _Stream stream):
         """Take the packet; the stream begins another one."""

@@ -3,12 +3,5 @@
 from utracefs.recordings._records cimport EventDecoder, Raw
 from utracefs_protocol.events._line cimport Line
 
-
-cdef class JsonCache:
-    cdef dict _texts
-    cdef bint _ascii
-
-    cdef bytes json(self, str text)
-
 cdef list json_keys(names, bint ascii, paths=*)
 cdef int put_fields(Line *line, EventDecoder event, list keys, const Raw *raw, bint for_viewers) except -1

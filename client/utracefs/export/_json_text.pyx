@@ -13,13 +13,12 @@ from libc.string cimport memcpy
 from libc.math cimport isfinite, isnan
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 
-from utracefs.recordings._output_buffer cimport put_bytes
+from utracefs.recordings._output_buffer cimport RecordWriter, put_bytes
 from utracefs.recordings._records cimport *
-from utracefs.recordings._record_writer cimport RecordWriter
 from utracefs_protocol.events._fields cimport find_bytes, put_elements
 from utracefs_protocol.events._line cimport *
 
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import clean
 
 
 cdef enum:
@@ -37,7 +36,7 @@ cdef class JsonText(RecordWriter):
     """The lines of `records`. A line before a record has the number of lost ones, null: unknown."""
 
     cdef dict _events
-    cdef JsonCache _cache
+    cdef NameCache _cache
     cdef _EventText _event
     cdef EventDecoder _of
     cdef str _thread
@@ -53,7 +52,7 @@ cdef class JsonText(RecordWriter):
         super().__init__(records)
         self._events = {}
         self._places = {}
-        self._cache = JsonCache()
+        self._cache = NameCache(as_json)
 
     cdef int prepare(self, EventDecoder event, const Raw *raw) except -1:
         cdef str thread = self._records.comm(raw.tid)
@@ -65,13 +64,13 @@ cdef class JsonText(RecordWriter):
             self._event = self._events.get(event)
             if self._event is None:
                 self._event = self._events[event] = self._event_text(event)
-            self._comm = self._cache.json(thread)
+            self._comm = self._cache.of(thread)
             self._middle_size = 0
         self._instance = self._records.instance(raw.buffer)
         if self._records.is_merged:
             self._place = self._places.get(raw.recording)
             if self._place is None:
-                texts = tuple([self._cache.json(text) for text in self._records.place(raw)])
+                texts = tuple([self._cache.of(text) for text in self._records.place(raw)])
                 self._place = self._places[raw.recording] = b',"host":%s,"file":%s' % texts
         return 0
 
@@ -107,7 +106,7 @@ cdef class JsonText(RecordWriter):
         put_char(line, c'}')
         if self._instance:
             put(line, b',"instance":', 12)
-            put_bytes(line, self._cache.json(self._instance))
+            put_bytes(line, self._cache.of(self._instance))
         if self._place is not None:
             put_bytes(line, self._place)
         put(line, b"}\n", 2)
@@ -116,33 +115,17 @@ cdef class JsonText(RecordWriter):
     cdef _EventText _event_text(self, EventDecoder event):
         cdef _EventText text = _EventText.__new__(_EventText)
         text.head = b',"system":%s,"name":%s,"fields":{' % (
-            self._cache.json(event.system), self._cache.json(event.name)
+            self._cache.of(event.system), self._cache.of(event.name)
         )
         text.keys = json_keys(event.names, True, event.paths)
         return text
-
-
-cdef class JsonCache:
-    """Cached JSON of names. ascii: see as_json."""
-
-    def __cinit__(self, bint ascii=True):
-        self._ascii = ascii
-        self._texts = {}
-
-    cdef bytes json(self, str text):
-        found = self._texts.get(text)
-        if found is None:
-            if len(self._texts) > 1 << 16:
-                self._texts.clear()
-            found = self._texts[text] = as_json(bytes_of(text), self._ascii)
-        return <bytes>found
 
 
 @cython.wraparound(True)
 cdef list json_keys(names, bint ascii, paths=()):
     """`"a":`, `,"b":`, ... paths: those of EventDecoder; then there is one more text, for behind the last."""
     if not paths:
-        return [(b"," if i else b"") + as_json(bytes_of(name), ascii) + b":" for i, name in enumerate(names)]
+        return [(b"," if i else b"") + as_json(name, ascii) + b":" for i, name in enumerate(names)]
     keys = []
     outer = ()
     for path in paths:
@@ -150,7 +133,7 @@ cdef list json_keys(names, bint ascii, paths=()):
         while same < min(len(outer), len(path) - 1) and outer[same] == path[same]:
             same += 1
         key = b"}" * (len(outer) - same) + (b"," if keys else b"")
-        keys.append(key + b"{".join([as_json(bytes_of(name), ascii) + b":" for name in path[same:]]))
+        keys.append(key + b"{".join([as_json(name, ascii) + b":" for name in path[same:]]))
         outer = path[:-1]
     return [*keys, b"}" * len(outer)]
 
@@ -213,7 +196,7 @@ cdef int put_text(Line *line, const uint8_t *text, size_t size, bint ascii) exce
     for i in range(size):
         c = text[i]
         if c < 0x20 or c >= 0x80 or c == c'"' or c == c'\\' or (ascii and c == c'<'):
-            put_bytes(line, as_json((<const char *>text)[:size], ascii))
+            put_bytes(line, quoted((<const char *>text)[:size].decode("utf-8", "replace"), ascii))
             return 0
     put_char(line, c'"')
     put(line, text, size)
@@ -221,9 +204,13 @@ cdef int put_text(Line *line, const uint8_t *text, size_t size, bint ascii) exce
     return 0
 
 
-cdef bytes as_json(bytes text, bint ascii):
+cpdef bytes as_json(str text, bint ascii=True):
     """U+FFFD for bytes that are not UTF-8. ascii: without characters that could end a <script>; else with the
     fewest escapes that JSON allows, since Perfetto shows many of them undecoded."""
+    return quoted(clean(text), ascii)
+
+
+cdef bytes quoted(str text, bint ascii):
     if ascii:
-        return json.dumps(text.decode("utf-8", "replace")).replace("<", "\\u003c").encode("ascii")
-    return json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False).encode()
+        return json.dumps(text).replace("<", "\\u003c").encode("ascii")
+    return json.dumps(text, ensure_ascii=False).encode()

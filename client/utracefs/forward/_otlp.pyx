@@ -12,8 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memmove, memset
 
 from utracefs.export._protobuf cimport *
-from utracefs.recordings._record_writer cimport RecordWriter
-from utracefs.recordings._output_buffer cimport put_bytes
+from utracefs.recordings._output_buffer cimport RecordWriter, put_bytes
 from utracefs.recordings._records cimport *
 from utracefs_protocol.events._fields cimport Elements, elements_of, find_bytes
 from utracefs_protocol.events._line cimport (

@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport uint8_t, uint64_t
 
-from utracefs.recordings._records cimport EventDecoder, Raw, Records, ValueKind
+from utracefs.recordings._records cimport EventDecoder, NameCache, Raw, Records, ValueKind
 from utracefs_protocol.events._fields cimport Elements, Place
 
 cdef enum:
@@ -49,15 +49,6 @@ cdef class Column(Values):
 
 
 @cython.final
-cdef class CleanNames:
-    cdef dict _known          # str to UTF-8
-    cdef str _last            # mostly that of the record before
-    cdef bytes _cleaned
-
-    cdef bytes clean(self, str text)
-
-
-@cython.final
 cdef class Batch:
     cdef readonly EventDecoder event
     cdef readonly Py_ssize_t rows
@@ -66,7 +57,7 @@ cdef class Batch:
     cdef Py_ssize_t text_bytes
     cdef Py_ssize_t _capacity     # rows that there is room for
 
-    cdef int put_common(self, const Raw *raws, Py_ssize_t count, Records records, CleanNames names) except -1
+    cdef int put_common(self, const Raw *raws, Py_ssize_t count, Records records, NameCache names) except -1
     cdef int grow(self, Py_ssize_t rows) except -1
     cdef int finish(self) except -1
     cdef bint is_full(self) noexcept
@@ -79,7 +70,7 @@ cdef class ColumnBatches:
     cdef bint _coded
     cdef dict _pending        # EventDecoder to Batch
     cdef Py_ssize_t _bytes    # of all of them
-    cdef CleanNames _names
+    cdef NameCache _names
     cdef EventDecoder _table  # whose table all records are in; None: each event has its own
     cdef object _error        # what the records raised, for when all before it is handed out
     cdef Raw _run[RUN]        # records of one event that follow each other

@@ -295,12 +295,13 @@ cdef class Batch:
             self.columns.append(field_column(event.names[i], &event.getters[i], text_as_bytes))
         self.grow(FIRST_ROWS)
 
-    cdef int put_common(self, const Raw *raws, Py_ssize_t count, Records records, CleanNames names) except -1:
+    cdef int put_common(self, const Raw *raws, Py_ssize_t count, Records records, NameCache names) except -1:
         """The columns before the fields of new rows; the caller puts the others, and counts the rows."""
         cdef list columns = self.columns
         cdef Py_ssize_t i, begin = 0, end
         cdef bint is_late = False, is_unknown = False
         cdef bytes text
+        cdef str name
         if self.rows + count > self._capacity:
             self.grow(self.rows + count)
         cdef Column time_ns = columns[0], cpu = columns[1], pid = columns[2], tid = columns[3]
@@ -323,10 +324,11 @@ cdef class Batch:
             end = begin + 1
             while end < count and raws[end].tid == raws[begin].tid and raws[end].buffer == raws[begin].buffer:
                 end += 1
-            text = names.clean(records.comm(raws[begin].tid))
+            text = names.of(records.comm(raws[begin].tid))
             comm.put_repeated(text, end - begin)
             self.text_bytes += PyBytes_GET_SIZE(text) * (end - begin)
-            instance.put_repeated(names.clean(records.instance(raws[begin].buffer)), end - begin)
+            name = records.instance(raws[begin].buffer)
+            instance.put_repeated(names.of(name) if name else b"", end - begin)
             begin = end
         if not is_unknown:
             lost.put_members(&raws.lost, count)
@@ -339,8 +341,8 @@ cdef class Batch:
         if self.commons > COMMONS:
             for i in range(count):
                 host, file = records.place(&raws[i])
-                (<Column>columns[7]).put_object(names.clean(host))
-                (<Column>columns[8]).put_object(names.clean(file))
+                (<Column>columns[7]).put_object(names.of(host))
+                (<Column>columns[8]).put_object(names.of(file))
                 self.text_bytes += len(host) + len(file)
         return 0
 
@@ -398,24 +400,9 @@ cdef Column field_column(str name, const Getter *getter, bint text_as_bytes):
     return new_column(name, f"{sign}int{8 * width}", width, getter.kind)
 
 
-cdef class CleanNames:
-    """Cached names of threads as UTF-8, with U+FFFD for bytes that are not."""
-
-    def __cinit__(self):
-        self._known = {}
-
-    cdef bytes clean(self, str text):
-        if text is self._last:
-            return self._cleaned
-        if not text:
-            return b""
-        found = self._known.get(text)
-        if found is None:
-            if len(self._known) > KNOWN_NAMES:
-                self._known.clear()
-            found = self._known[text] = clean(text).encode()
-        self._last, self._cleaned = text, <bytes>found
-        return <bytes>found
+cpdef bytes clean_bytes(str text):
+    """UTF-8, with U+FFFD for bytes that are not."""
+    return clean(text).encode()
 
 
 cdef class ColumnBatches:
@@ -431,7 +418,7 @@ cdef class ColumnBatches:
         self._coded = coded
         self._text_as_bytes = text_as_bytes
         self._pending = {}
-        self._names = CleanNames()
+        self._names = NameCache(clean_bytes)
 
     def __iter__(self):
         return self

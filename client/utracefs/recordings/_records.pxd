@@ -46,6 +46,16 @@ cdef struct EventSlot:
     void *decoder         # borrowed from Records._events; NULL: not selected
 
 
+@cython.final
+cdef class NameCache:
+    cdef object _make
+    cdef dict _known
+    cdef str _last            # mostly that of the record before
+    cdef bytes _made
+
+    cdef bytes of(self, str name)
+
+
 cdef class RecordSource:
     cdef public dict comms  #: dict[int, str]
     cdef int64_t lost_behind  # the last record, once `next` has said that there is no more; -1 if not counted

@@ -31,6 +31,25 @@ from utracefs_protocol.text import bytes_of, text_of
 #: from utracefs_protocol.events.declaration import Field
 
 
+@cython.final
+cdef class NameCache:
+    """Bytes that are made of names, once. make: str to bytes."""
+
+    def __cinit__(self, make: Callable[[str], bytes]):
+        self._make = make
+        self._known = {}
+
+    cdef bytes of(self, str name):
+        if name is not self._last:
+            found = self._known.get(name)
+            if found is None:
+                if len(self._known) > KNOWN_NAMES:
+                    self._known.clear()
+                found = self._known[name] = self._make(name)
+            self._last, self._made = name, <bytes>found
+        return self._made
+
+
 cdef class RecordSource:
     """Source of a file's records. comms: thread id to name, at the present record."""
 

@@ -4,14 +4,13 @@
     [buffer: ]           comm-pid   [cpu] seconds.fraction: event:      fields
 
 Texts of the last threads are cached, and the printers of all events. A line without its fields (see
-`_record_writer`) is `[LINE TOO BIG]`, as in the daemon's text.
+`_output_buffer`) is `[LINE TOO BIG]`, as in the daemon's text.
 """
 
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from utracefs.recordings._output_buffer cimport put_bytes
-from utracefs.recordings._record_writer cimport RecordWriter
+from utracefs.recordings._output_buffer cimport RecordWriter, put_bytes
 from utracefs.recordings._records cimport NR_SLOTS, EventDecoder, Raw, Records, event_key, slot_of
 from utracefs_protocol.events._event_printer cimport EventPrinter
 from utracefs_protocol.events._line cimport Line, put, put_char, put_decimal

@@ -57,7 +57,7 @@ cdef class AllRecords(ColumnBatches):
         cdef tuple known = self._known.get(event)
         if known is None:
             keys = json_keys(event.names, True, event.paths)
-            known = self._known[event] = self._names.clean(event.system), self._names.clean(event.name), keys
+            known = self._known[event] = self._names.of(event.system), self._names.of(event.name), keys
         (<Column>columns[batch.commons]).put_object(<bytes>known[0])
         (<Column>columns[batch.commons + 1]).put_object(<bytes>known[1])
         if not event.fits(raw):

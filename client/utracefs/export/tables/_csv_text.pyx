@@ -11,8 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
-from utracefs.recordings._record_writer cimport RecordWriter
-from utracefs.recordings._output_buffer cimport put_bytes
+from utracefs.recordings._output_buffer cimport RecordWriter, put_bytes
 from utracefs.recordings._records cimport *
 from utracefs_protocol.events._fields cimport find_bytes
 from utracefs_protocol.events._line cimport *
@@ -36,7 +35,7 @@ cdef class CsvText(RecordWriter):
     cdef bytes _no_cells      # the commas of a record without fields
     cdef dict _columns
     cdef dict _events
-    cdef dict _texts
+    cdef NameCache _names
     cdef _EventCells _event
     cdef bytes _comm
     cdef bytes _place         # its host and file, of merged recordings
@@ -47,7 +46,7 @@ cdef class CsvText(RecordWriter):
         self._columns = {name: i for i, name in enumerate(fields)}
         self._no_cells = b"," * len(fields)
         self._events = {}
-        self._texts = {}
+        self._names = NameCache(cell)
 
     cdef int _fill(self, size_t max_bytes) except -1:
         if self._header is not None:
@@ -62,19 +61,11 @@ cdef class CsvText(RecordWriter):
         self._event = self._events.get(event)
         if self._event is None:
             self._event = self._events[event] = self._cells_of(event)
-        self._comm = self._name(self._records.comm(raw.tid))
+        self._comm = self._names.of(self._records.comm(raw.tid))
         if self._records.is_merged:
             host, file = self._records.place(raw)
-            self._place = b",%s,%s" % (self._name(host), self._name(file))
+            self._place = b",%s,%s" % (self._names.of(host), self._names.of(file))
         return 0
-
-    cdef bytes _name(self, str text):
-        found = self._texts.get(text)
-        if found is None:
-            if len(self._texts) > KNOWN_NAMES:
-                self._texts.clear()
-            found = self._texts[text] = cell(text)
-        return <bytes>found
 
     cdef _EventCells _cells_of(self, EventDecoder event):
         cdef _EventCells cells = _EventCells.__new__(_EventCells)
@@ -156,7 +147,7 @@ cdef int put_text(Line *line, const uint8_t *text, size_t size) except -1:
     return 0
 
 
-cdef bytes cell(value):
+cpdef bytes cell(value: object):
     """As csv.writer writes it: a float by its repr, a text in quotes if it needs them."""
     value = plain(value)
     cdef str text = repr(value) if isinstance(value, float) else str(value)

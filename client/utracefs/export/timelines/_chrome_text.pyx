@@ -1,14 +1,18 @@
 # cython: boundscheck=False, wraparound=False
 """Records as objects of Chrome JSON, each preceded by `,` and a newline; see `chrome`."""
 
+from functools import partial
+
 from libc.stdint cimport int32_t, uint64_t
 
 from utracefs.recordings._output_buffer cimport put_bytes
-from utracefs.recordings._records cimport EventDecoder, Raw
-from utracefs.export._json_text cimport JsonCache, json_keys, put_fields
+from utracefs.recordings._records cimport EventDecoder, NameCache, Raw
+from utracefs.export._json_text cimport json_keys, put_fields
 from utracefs.export.timelines._placing cimport PROCESS_TRACK, THREAD_TRACK, Track
 from utracefs.export.timelines._track_writer cimport *
 from utracefs_protocol.events._line cimport Line, put_char, put_decimal, put_float, put_signed
+
+from utracefs.export._json_text import as_json
 #: from utracefs.recordings._records import Records
 #: from utracefs.export.timelines.tracks import Tracks
 
@@ -30,24 +34,24 @@ cdef class _EventText:
 cdef class ChromeText(TrackWriter):
     """tracks: a Tracks."""
 
-    cdef JsonCache _cache
+    cdef NameCache _cache
 
     def __init__(self, records: Records, tracks: Tracks):
         super().__init__(records, tracks)
-        self._cache = JsonCache(False)
+        self._cache = NameCache(partial(as_json, ascii=False))
 
     cdef object text_of_event(self, EventDecoder event, EventPlan plan):
         cdef _EventText text = _EventText.__new__(_EventText)
-        text.category = self._cache.json(event.system)
+        text.category = self._cache.of(event.system)
         text.point = b',\n{"ph":"i","s":"t","cat":%s,"name":%s,"pid":' % (
-            text.category, self._cache.json(event.name)
+            text.category, self._cache.of(event.name)
         )
         text.keys = json_keys(plan.names, False)
-        text.cpu = self._cache.json(plan.cpu) + b":"
-        text.tid = self._cache.json(plan.tid) + b":"
-        text.pid = self._cache.json(plan.pid) + b":"
-        text.instance = self._cache.json(plan.instance) + b":"
-        text.end = b'{%s:{' % self._cache.json(plan.end)
+        text.cpu = self._cache.of(plan.cpu) + b":"
+        text.tid = self._cache.of(plan.tid) + b":"
+        text.pid = self._cache.of(plan.pid) + b":"
+        text.instance = self._cache.of(plan.instance) + b":"
+        text.end = b'{%s:{' % self._cache.of(plan.end)
         return text
 
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1:
@@ -74,7 +78,7 @@ cdef class ChromeText(TrackWriter):
     cdef int _put_part(
         self, Line *line, EventDecoder event, _EventText text, Part part, const Raw *raw, bint with_fields
     ) except -1:
-        cdef bytes name = self._cache.json(part.name)
+        cdef bytes name = self._cache.of(part.name)
         cdef bint is_end = part.kind == END_PART
         with_fields = with_fields and not part.bare
         if part.kind == COUNT_PART:
@@ -105,7 +109,7 @@ cdef class ChromeText(TrackWriter):
             put_decimal(line, part.track.number, 0, c' ')
             put_bytes(line, b'"}')
         put_bytes(line, b',"cat":')
-        put_bytes(line, text.category if part.system is None else self._cache.json(part.system))
+        put_bytes(line, text.category if part.system is None else self._cache.of(part.system))
         put_bytes(line, b',"name":')
         put_bytes(line, name)
         put_bytes(line, b',"pid":')
@@ -158,7 +162,7 @@ cdef class ChromeText(TrackWriter):
         if self.instance:
             put_char(line, c',')
             put_bytes(line, text.instance)
-            put_bytes(line, self._cache.json(self.instance))
+            put_bytes(line, self._cache.of(self.instance))
         return 0
 
     cdef int _put_where(self, Line *line, int32_t pid, int32_t tid) except -1:
@@ -188,7 +192,7 @@ cdef class ChromeText(TrackWriter):
             put_bytes(line, b',\n{"ph":"M","name":"thread_name","pid":')
             self._put_where(line, track.pid, track.tid)
         put_bytes(line, b',"args":{"name":')
-        put_bytes(line, self._cache.json(track.name))
+        put_bytes(line, self._cache.of(track.name))
         put_bytes(line, b"}}")
         return 0
 

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, uint64_t
 
 from utracefs.recordings._records cimport EventDecoder, Raw
 from utracefs.export.timelines._placing cimport Nesting, Open, OpenSlices, Track, TrackKind
-from utracefs.recordings._record_writer cimport RecordWriter
+from utracefs.recordings._output_buffer cimport RecordWriter
 
 cdef enum PartKind:
     POINT_PART

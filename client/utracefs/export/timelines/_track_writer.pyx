@@ -29,7 +29,7 @@ from utracefs.export.timelines._placing cimport (
     Track,
     TrackKind,
 )
-from utracefs.recordings._record_writer cimport RecordWriter
+from utracefs.recordings._output_buffer cimport RecordWriter
 from utracefs_protocol.events._fields cimport find_bytes
 
 from utracefs.tree.event_names import EventName
