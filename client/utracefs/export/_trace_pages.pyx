@@ -12,8 +12,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from utracefs.recordings._records cimport HEADER, MergedPages, Raw, Records, comm_of
-from utracefs.recordings.trace_dat._merge cimport Merge, Stream
+from utracefs.recordings._records cimport HEADER, Raw, Records, comm_of
+from utracefs.recordings.trace_dat._merge cimport MergedPages, Stream
 from utracefs_protocol.pages._subbuf cimport (
     COMMIT_BITS,
     DATA_MAX,
@@ -83,8 +83,6 @@ cdef class RecordPages:
     cdef dict _pages          # cpu to _Page
     cdef _Page _page
     cdef int32_t _tid         # of the record before
-    cdef list _rest           # pages that may hold records; None: not at the end yet
-    cdef object _error        # what the records raised, for when all pages are handed out
 
     def __init__(self, Records records not None, size_t page_size):
         self._records = records
@@ -92,26 +90,19 @@ cdef class RecordPages:
         self.comms = {}
         self._pages = {}
 
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> tuple[int, bytes]:
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
         cdef _Page page
-        if self._rest is None:
-            try:
-                done = self._fill()
-                if done is not None:
-                    return done
-            except ValueError as error:
-                self._error = error
-            self._rest = [self._pages[cpu] for cpu in sorted(self._pages, reverse=True)]
-        while self._rest:
-            page = self._rest.pop()
+        error = None
+        try:
+            while (done := self._fill()) is not None:
+                yield done
+        except ValueError as raised:
+            error = raised
+        for _, page in sorted(self._pages.items()):
             if page.used > HEADER_SIZE:
-                return self._take(page)
-        if self._error is not None:
-            raise self._error
-        raise StopIteration
+                yield self._take(page)
+        if error is not None:
+            raise error
 
     cdef tuple _fill(self):
         """(cpu, page) of a full page; None at the end."""
@@ -225,7 +216,7 @@ cdef class WholePages:
     records, lost, lost_uncounted, comms: as in Records and RecordPages. nr_cpus, page_size: of all.
     """
 
-    cdef Merge _merge
+    cdef MergedPages _source
     cdef dict _names
     cdef readonly dict comms  #: dict[int, str]
     cdef readonly bint sound
@@ -234,58 +225,48 @@ cdef class WholePages:
     cdef readonly bint lost_uncounted
     cdef readonly uint64_t nr_cpus
     cdef readonly uint64_t page_size
-    cdef Py_ssize_t _at       # the stream whose pages are handed out
-    cdef uint64_t _next       # offset of the next one in the file
 
     def __init__(self, MergedPages source not None):
-        self._merge = source._merge
+        self._source = source
         self._names = source.comms
         self.comms = {}
         self.nr_cpus = 1
         self.sound = self._look()
-        self._next = self._merge._streams[0].next_page
 
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> tuple[int, bytes]:
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
         cdef Stream *stream
         cdef uint64_t at
-        while self._at < self._merge._count:
-            stream = &self._merge._streams[self._at]
-            if self._next < stream.end:
-                at = self._next
-                self._next += stream.page_size
-                self._merge.read_bytes += stream.page_size
-                return stream.cpu, PyBytes_FromStringAndSize(
-                    <const char *>self._merge._file.buf + at, stream.page_size
+        cdef Py_ssize_t i
+        for i in range(self._source._count):
+            stream = &self._source._streams[i]
+            for at in range(stream.next_page, stream.end, stream.page_size):
+                self._source.read_bytes += stream.page_size
+                yield stream.cpu, PyBytes_FromStringAndSize(
+                    <const char *>self._source._file.buf + at, stream.page_size
                 )
-            self._at += 1
-            self._next = self._merge._streams[self._at].next_page   # there is one more than _count
-        raise StopIteration
 
     cdef bint _look(self) except -1:
         cdef Stream *stream
         cdef uint64_t at
         cdef Py_ssize_t i, first = -1
         cpus = set()
-        for i in range(self._merge._count):
-            stream = &self._merge._streams[i]
+        for i in range(self._source._count):
+            stream = &self._source._streams[i]
             if stream.next_page == stream.end:
                 continue
             if first < 0:
                 first = i
             if (
                 stream.cpu in cpus
-                or stream.buffer != self._merge._streams[first].buffer
-                or stream.page_size != self._merge._streams[first].page_size
+                or stream.buffer != self._source._streams[first].buffer
+                or stream.page_size != self._source._streams[first].page_size
             ):
                 return False
             cpus.add(stream.cpu)
             self.nr_cpus = max(self.nr_cpus, <uint64_t>stream.cpu + 1)
             self.page_size = stream.page_size
             for at in range(stream.next_page, stream.end, stream.page_size):
-                if not self._look_at(<const char *>self._merge._file.buf + at, stream.page_size):
+                if not self._look_at(<const char *>self._source._file.buf + at, stream.page_size):
                     return False
         return first >= 0
 

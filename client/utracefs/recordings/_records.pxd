@@ -4,14 +4,13 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy
 
-from utracefs.recordings.trace_dat._merge cimport Merge
 from utracefs_protocol.events._fields cimport Elements, Place
 from utracefs_protocol.filter._program cimport Filter, Names
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
 cdef enum:
     HEADER = 8            # u16 common_type, u8 common_flags, u8 common_preempt_count, i32 common_pid
-    KNOWN_NAMES = 1 << 16 # of threads, in a cache
+    KNOWN_NAMES = 1 << 16 # in a cache
     NR_SLOTS = 256        # events that are found without a dict; a power of two
 
 cdef struct Raw:
@@ -63,14 +62,6 @@ cdef class RecordSource:
     cdef bint is_steady       # nor do entries, as long as the source is there
     cdef bint next(self, Raw *raw) except -1
     cdef int original(self, Raw *raw) except -1
-
-
-cdef class MergedPages(RecordSource):
-    cdef Merge _merge
-    cdef uint64_t _offset
-    cdef dict _tgids
-    cdef int32_t _last_tid
-    cdef int32_t _last_pid
 
 
 cdef class ThreadNames(Names):

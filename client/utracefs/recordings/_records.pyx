@@ -2,7 +2,7 @@
 """Records of any recording, selected and decoded by one set of getters, independent of the file's format.
 
     RecordSource                 the records of a file, in the order of time
-    ├── MergedPages              of a trace.dat
+    ├── trace_dat._merge         of a trace.dat
     └── perf_data._samples       of a perf.data
     Records                      the selected ones ─▶ Record, or text (export._json_text)
 
@@ -19,7 +19,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
-from utracefs.recordings.trace_dat._merge cimport Merge, Stream
 from utracefs_protocol.events._fields cimport *
 from utracefs_protocol.events._line cimport load_float, load_signed, load_unsigned
 from utracefs_protocol.filter._program cimport Filter, Names
@@ -63,39 +62,6 @@ cdef class RecordSource:
     cdef int original(self, Raw *raw) except -1:
         """Let `raw`, the present record, have the file's entry."""
         return 0
-
-
-cdef class MergedPages(RecordSource):
-    """The records of a Merge. offset_ns: added to all times. tgids: thread id to process id. A page has no
-    process ids: without an entry here the thread's id is used."""
-
-    def __init__(self, Merge merge not None, offset_ns: int = 0, tgids: Mapping[int, int] | None = None):
-        self._merge = merge
-        self._tgids = dict(tgids) if tgids else None
-        self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
-        self.keeps_comms = True
-
-    cdef bint next(self, Raw *raw) except -1:
-        cdef Stream *stream = self._merge.next()
-        if stream == NULL:
-            return False
-        raw.time_ns = stream.page.ts + self._offset
-        raw.lost = stream.lost
-        raw.cpu = stream.cpu
-        raw.buffer = stream.buffer
-        raw.recording = 0
-        raw.entry = stream.page.page + stream.page.data
-        raw.size = stream.page.length
-        raw.tid = 0
-        if raw.size >= HEADER:
-            memcpy(&raw.tid, raw.entry + 4, 4)
-        raw.pid = raw.tid
-        if self._tgids is not None:
-            if raw.tid != self._last_tid:
-                self._last_pid = self._tgids.get(raw.tid, raw.tid)
-                self._last_tid = raw.tid
-            raw.pid = self._last_pid
-        return True
 
 
 cdef class EventDecoder:

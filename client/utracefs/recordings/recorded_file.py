@@ -6,11 +6,12 @@ from typing import Final
 
 import attrs
 
-from utracefs.recordings._records import EventDecoder, MergedPages, Records, RecordSource
+from utracefs.recordings._records import EventDecoder, Records, RecordSource
 from utracefs.recordings.event_filters import EventFilters
 from utracefs.recordings.event_header import HeaderEvents
 from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.recordings.several.timeline import Clocked
+from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.tree.event_names import EventName, matches
 from utracefs_protocol.events.event_format import EventFormat

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 
 from utracefs.recordings import columns
 from utracefs.recordings._columns import Batch, ColumnBatches
-from utracefs.recordings._records import EventDecoder, MergedPages, Record, Records, RecordSource
+from utracefs.recordings._records import EventDecoder, Record, Records, RecordSource
 from utracefs.recordings.origin import ClockPair, Origin
 from utracefs.recordings.perf_data.format import MAGIC as PERF_MAGIC
 from utracefs.recordings.perf_data.reader import PerfDataReader
 from utracefs.recordings.recorded_file import RecordedFile, Selected
 from utracefs.recordings.several._sources import MergedSources
 from utracefs.recordings.several.timeline import Timeline, timelines
+from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs.recordings.trace_dat.format import MAGIC as TRACE_DAT_MAGIC
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.tree.closing import Closing

@@ -4,8 +4,8 @@ import struct
 from collections.abc import Sequence
 
 from tests.protocol.pages.page_writer import PageWriter
-from utracefs.recordings._records import EventDecoder, MergedPages, Records
-from utracefs.recordings.trace_dat._merge import Merge
+from utracefs.recordings._records import EventDecoder, Records
+from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs_protocol.events.declaration import Field, FieldKind
 
 TEXT = Field(b"char[]", b"t", 8, 0, True, FieldKind.CHAR_ARRAY)
@@ -36,6 +36,6 @@ def records_of(
         word = struct.unpack_from("<I", page, 8)[0]
         struct.pack_into("<I", page, 8, word + 4)
         struct.pack_into("<I", page, 16 + word, 28)
-    source = MergedPages(Merge(bytes(page), [(0, 3, 0, SIZE, SIZE)]), tgids=tgids)
+    source = MergedPages(bytes(page), [(0, 3, 0, SIZE, SIZE)], tgids=tgids)
     source.comms = {7: "c"} if comms is None else comms
     return Records(source, lambda _: EventDecoder("s", event, fields), instances=["box"])

@@ -39,7 +39,7 @@ from utracefs.export import (
 )
 from utracefs.export.tables.sql import open_tables
 from utracefs.recordings import event_header
-from utracefs.recordings._records import MergedPages, Records
+from utracefs.recordings._records import Records
 from utracefs.recordings.event_header import MAX_EVENTS, HeaderEvents
 from utracefs.recordings.report import report_text
 from utracefs.tree.event_names import EventName
@@ -194,7 +194,7 @@ def records(*payloads: bytes, name: bytes = NAME) -> list[tuple[str, str, dict[s
     events = HeaderEvents()
     declared = parse(name + b" " + FIELDS)
     events.add("user_events", EventFormat(name, TRACEPOINT, declared.fields, b""))
-    source = events.source(MergedPages(merge(*([(n, entry(data))] for n, data in enumerate(payloads)))))
+    source = events.source(merge(*([(n, entry(data))] for n, data in enumerate(payloads))))
     found = Records(source, lambda number: events.events[number].decoder())
     return [(record.system, record.name, record.fields) for record in found]
 
@@ -329,7 +329,7 @@ def test_other_tracepoints_are_left_alone(name: bytes) -> None:
     events = HeaderEvents()
     events.add("user_events", EventFormat(name, 5, parse(name + b" " + FIELDS).fields, b""))
     events.add("user_events", EventFormat(NAME, 6, parse(NAME + b" " + FIELDS + b"; u8 more").fields, b""))
-    source = MergedPages(merge([]))
+    source = merge([])
     assert not events.tracepoints
     assert events.source(source) is source
 
@@ -384,7 +384,7 @@ def test_a_short_record_is_left_to_the_event() -> None:
     events = HeaderEvents()
     events.add("user_events", EventFormat(NAME, TRACEPOINT, parse(NAME + b" " + FIELDS).fields, b""))
     seen: list[int] = []
-    source = events.source(MergedPages(merge([(0, entry(b"\7\0\0"))])))
+    source = events.source(merge([(0, entry(b"\7\0\0"))]))
     assert Records(source, lambda number: seen.append(number)).events() == []
     assert seen == [TRACEPOINT]
 
@@ -416,7 +416,7 @@ def test_too_many_layouts_are_not_decoded() -> None:
     events.add("user_events", EventFormat(NAME, TRACEPOINT, parse(NAME + b" " + FIELDS).fields, b""))
     many = [(n, entry(payload(b"ev%d" % n))) for n in range(MAX_EVENTS + 2)]
     pages = [many[n : n + 2000] for n in range(0, len(many), 2000)]
-    source = events.source(MergedPages(merge(*pages)))
+    source = events.source(merge(*pages))
     found = Records(
         source, lambda number: events.events[number].decoder() if number in events.events else None
     )

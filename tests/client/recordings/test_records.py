@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.pages.page_writer import PageWriter
-from utracefs.recordings._records import EventDecoder, MergedPages, Record, Records
-from utracefs.recordings.trace_dat._merge import Merge
+from utracefs.recordings._records import EventDecoder, Record, Records
+from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.layout import Layout
 
@@ -25,7 +25,9 @@ def entry(payload: bytes, event_id: int = 1, tid: int = 7) -> bytes:
     return struct.pack("<HBBi", event_id, 0, 0, tid) + payload
 
 
-def merge(*cpus: list[tuple[int, bytes]], lost: int = 0, broken: bool = False) -> Merge:
+def merge(
+    *cpus: list[tuple[int, bytes]], lost: int = 0, broken: bool = False, offset_ns: int = 0
+) -> MergedPages:
     pages = []
     for records in cpus:
         writer = PageWriter(1 << 17)
@@ -37,12 +39,13 @@ def merge(*cpus: list[tuple[int, bytes]], lost: int = 0, broken: bool = False) -
         struct.pack_into("<I", pages[0], 8, word + 4)
         struct.pack_into("<I", pages[0], 16 + word, 28)
     size = 1 << 17
-    return Merge(b"".join(pages), [(0, cpu, cpu * size, size, size) for cpu in range(len(pages))])
+    extents = [(0, cpu, cpu * size, size, size) for cpu in range(len(pages))]
+    return MergedPages(b"".join(pages), extents, offset_ns=offset_ns)
 
 
-def records(of: Merge, **selection: Any) -> Records:
+def records(of: MergedPages, **selection: Any) -> Records:
     decoders = {1: EventDecoder("user_events", "ev", DECLARED.fields), 2: EventDecoder("s", "empty", ())}
-    return Records(MergedPages(of), decoders.get, **selection)
+    return Records(of, decoders.get, **selection)
 
 
 def fields(payload: bytes) -> dict[str, Any]:
@@ -90,9 +93,7 @@ def test_any_bytes_are_decoded_or_refused(payload: bytes) -> None:
 
 
 def test_what_a_record_says() -> None:
-    source = MergedPages(
-        merge([(5, entry(b"", 2, 9)), (6, entry(b"", 2, 0)), (7, entry(b"", 2, 4))]), offset_ns=100
-    )
+    source = merge([(5, entry(b"", 2, 9)), (6, entry(b"", 2, 0)), (7, entry(b"", 2, 4))], offset_ns=100)
     source.comms = {9: "nine"}
     found = list(Records(source, lambda _: EventDecoder("s", "empty", ()), instances=["box"]))
     assert [(r.time_ns, r.cpu, r.pid, r.tid, r.comm) for r in found] == [

@@ -5,9 +5,9 @@ import struct
 import pytest
 
 from tests.protocol.pages.page_writer import PageWriter
-from utracefs.recordings._records import EventDecoder, MergedPages, Records
+from utracefs.recordings._records import EventDecoder, Records
 from utracefs.recordings._report_text import ReportText
-from utracefs.recordings.trace_dat._merge import Merge
+from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs_protocol.events._event_printer import EventPrinter
 from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.events.event_format import EventFormat
@@ -44,7 +44,7 @@ class Report:
         self.printer = EventPrinter(EventFormat(b"ev", 1, (TEXT,), b'"%s", REC->t'))
         self.text = ReportText(
             Records(
-                MergedPages(Merge(bytes(data), [(0, 3, 0, page_size, page_size)]), offset_ns=offset_ns),
+                MergedPages(bytes(data), [(0, 3, 0, page_size, page_size)], offset_ns=offset_ns),
                 lambda event_id: None if event_id == 666 else EventDecoder("", f"ev{event_id}", ()),
             ),
             [b"box: "],

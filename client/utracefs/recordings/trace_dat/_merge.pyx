@@ -11,19 +11,22 @@ A page is read in place in the (mapped) file, without copies; nothing is kept of
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free
+from libc.string cimport memcpy
 
 from utracefs.recordings._heap cimport Entry, order, sift_down
+from utracefs.recordings._records cimport HEADER, Raw, RecordSource
 from utracefs_protocol.memory cimport zeroed
 from utracefs_protocol.pages._subbuf cimport END, RECORD, Found, broken, find_record, missed_before, open_page
 
 
-cdef class Merge:
-    """Iterates over (ts, cpu, offset, length, lost, buffer) of each record.
+cdef class MergedPages(RecordSource):
+    """The records of a trace.dat.
 
     file: the whole file. extents: (buffer, cpu, offset, size, page_size) of each stream; `buffer` is a number
-    of the caller. The yielded offset is that of the entry in the file. lost: records of this stream lost just
-    before this one, -1 if unknown.
+    of the caller.
 
+    offset_ns: added to all times. tgids: thread id to process id. A page has no process ids: without an entry
+    here the thread's id is used.
     recover: skip the rest of a page behind an invalid record, as an unknown number of lost records.
     size_bytes: of all pages. read_bytes: of those opened so far.
 
@@ -33,12 +36,15 @@ cdef class Merge:
 
     def __cinit__(
         self, file: mmap.mmap | bytes, extents: Iterable[tuple[int, int, int, int, int]], *,
-        bint recover=False
+        offset_ns: int = 0, tgids: Mapping[int, int] | None = None, bint recover=False
     ):
         cdef Py_ssize_t i
         cdef Stream *stream
         extents = list(extents)
         self._recover = recover
+        self._offset = offset_ns & 0xFFFF_FFFF_FFFF_FFFF
+        self._tgids = dict(tgids) if tgids else None
+        self.keeps_comms = True
         PyObject_GetBuffer(file, &self._file, PyBUF_SIMPLE)
         self._streams = <Stream *>zeroed(len(extents) + 1, sizeof(Stream))
         self._heap = <Entry *>zeroed(len(extents) + 1, sizeof(Entry))
@@ -59,23 +65,29 @@ cdef class Merge:
         free(self._heap)
         PyBuffer_Release(&self._file)
 
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> tuple[int, int, int, int, int, int]:
-        cdef Stream *stream = self.next()
+    cdef bint next(self, Raw *raw) except -1:
+        cdef Stream *stream = self._next()
         if stream == NULL:
-            raise StopIteration
-        return (
-            stream.page.ts,
-            stream.cpu,
-            stream.page.page - <const uint8_t *>self._file.buf + stream.page.data,
-            stream.page.length,
-            stream.lost,
-            stream.buffer,
-        )
+            return False
+        raw.time_ns = stream.page.ts + self._offset
+        raw.lost = stream.lost
+        raw.cpu = stream.cpu
+        raw.buffer = stream.buffer
+        raw.recording = 0
+        raw.entry = stream.page.page + stream.page.data
+        raw.size = stream.page.length
+        raw.tid = 0
+        if raw.size >= HEADER:
+            memcpy(&raw.tid, raw.entry + 4, 4)
+        raw.pid = raw.tid
+        if self._tgids is not None:
+            if raw.tid != self._last_tid:
+                self._last_pid = self._tgids.get(raw.tid, raw.tid)
+                self._last_tid = raw.tid
+            raw.pid = self._last_pid
+        return True
 
-    cdef Stream *next(self) except? NULL:
+    cdef Stream *_next(self) except? NULL:
         """The stream with the next record; NULL at the end. Invalidates the present record."""
         cdef Stream *stream
         try:

@@ -17,9 +17,8 @@ from typing import Final, TypeVar
 import attrs
 
 import utracefs.recordings.trace_dat.format as layout
-from utracefs.recordings._records import MergedPages
 from utracefs.recordings.origin import ClockPair, Origin
-from utracefs.recordings.trace_dat._merge import Merge
+from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs.recordings.trace_dat._pages import unknown_ids
 from utracefs.recordings.trace_dat.compression import Compression, Packed, compression_of, unpacked
 from utracefs.recordings.trace_dat.texts import Cursor, TraceTexts
@@ -124,27 +123,6 @@ class TraceDatReader(FileReader):
         """In trace-cmd's words: `<idle>` for 0, `<...>` for a thread without a known name."""
         return self.cmdlines.get(tid) or ("<...>" if tid else "<idle>")
 
-    def merge(
-        self, cpus: Collection[int] | None = None, since: int | None = None, until: int | None = None
-    ) -> Merge:
-        """All records of all buffers, merged by time, equal times in the order of cpus, each with an index
-        into `buffers`. cpus: only those. since, until: in units of the clock, before offset_ns is added;
-        pages outside of these times are skipped.
-
-        ValueError at an invalid page, after all records before it on that cpu; records of other cpus may be
-        missing.
-        """
-        return Merge(
-            self.content,
-            [
-                (number, extent.cpu, *self._between(extent, buffer.page_size, since, until), buffer.page_size)
-                for number, buffer in enumerate(self.buffers)
-                for extent in buffer.extents
-                if cpus is None or extent.cpu in cpus
-            ],
-            recover=self._recover,
-        )
-
     def source(
         self,
         cpus: Collection[int] | None = None,
@@ -152,17 +130,30 @@ class TraceDatReader(FileReader):
         until_ns: int | None = None,
         tgids: Mapping[int, int] | None = None,
     ) -> tuple[MergedPages, Callable[[], float]]:
-        """A source of all records of these cpus and times (and possibly of others), and a function that
-        returns the part read. tgids: thread id to process id, which the file does not have."""
-        merge = self.merge(
-            cpus,
-            None if since_ns is None else since_ns - self.offset_ns,
-            None if until_ns is None else until_ns - self.offset_ns,
+        """A source of the records of all buffers, merged by time, equal times in the order of cpus, and a
+        function that returns the part read. cpus: only those. Pages outside of the times are skipped; some
+        records outside of them are not. tgids: thread id to process id, which the file does not have.
+
+        ValueError at an invalid page, after all records before it on that cpu; records of other cpus may be
+        missing.
+        """
+        since = None if since_ns is None else since_ns - self.offset_ns
+        until = None if until_ns is None else until_ns - self.offset_ns
+        source = MergedPages(
+            self.content,
+            [
+                (number, extent.cpu, *self._between(extent, buffer.page_size, since, until), buffer.page_size)
+                for number, buffer in enumerate(self.buffers)
+                for extent in buffer.extents
+                if cpus is None or extent.cpu in cpus
+            ],
+            offset_ns=self.offset_ns,
+            tgids=tgids,
+            recover=self._recover,
         )
-        source = MergedPages(merge, offset_ns=self.offset_ns, tgids=tgids)
         source.comms = self.cmdlines
-        size = merge.size_bytes
-        return source, lambda: merge.read_bytes / size if size else 1.0
+        size = source.size_bytes
+        return source, lambda: source.read_bytes / size if size else 1.0
 
     def last_ns(self) -> int:
         """Time of the last record, in times of the report; 0 without one, or if it cannot be read."""

@@ -23,7 +23,7 @@ from tests.client.recordings.test_records import merge
 from utracefs.export import write_parquet
 from utracefs.recordings import columns
 from utracefs.recordings._event_header import EventHeaders
-from utracefs.recordings._records import MergedPages, Records
+from utracefs.recordings._records import Records
 from utracefs.recordings.event_header import HeaderEvents
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.event_format import EventFormat
@@ -45,7 +45,7 @@ def test_kept_metadata_are_limited() -> None:
     events = HeaderEvents()
     events.add("user_events", EventFormat(NAME, TRACEPOINT, parse(NAME + b" " + FIELDS).fields, b""))
     pages = [[(n, entry(payload(b"ev;n=%d" % n + b"x" * 60_000)))] for n in range(40)]
-    merged = MergedPages(merge(*pages))
+    merged = merge(*pages)
     source = EventHeaders(merged, events.tracepoints, plans, events.plan, events.rest)
     found = Records(source, lambda number: events.events[number].decoder())
     assert [record.name for record in found] == ["ev"] * 40

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.pages.page_writer import PageWriter
-from utracefs.recordings._records import EventDecoder, MergedPages, Records
+from utracefs.recordings._records import EventDecoder, Records
 from utracefs.recordings.several._sources import MergedSources
 from utracefs.recordings.several.timeline import Timeline
-from utracefs.recordings.trace_dat._merge import Merge
+from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs_protocol.limits import SUBBUF_SIZE
 
 ENTRY = b"\1\0\0\0\7\0\0\0"
@@ -24,7 +24,7 @@ def source(times: list[int], damage: bytes = b"") -> MergedPages:
     if damage:
         at = page.index(ENTRY) - len(damage)
         page = page[:at] + damage + page[at + len(damage) :]
-    return MergedPages(Merge(page, [(0, 0, 0, SUBBUF_SIZE, SUBBUF_SIZE)]))
+    return MergedPages(page, [(0, 0, 0, SUBBUF_SIZE, SUBBUF_SIZE)])
 
 
 def records(merged: MergedSources, count: int) -> Records:

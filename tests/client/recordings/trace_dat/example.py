@@ -1,13 +1,17 @@
 """A recording as a file: events, records of two cpus, what a report of them reads like."""
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
 import utracefs
 from tests.client.recordings.events import Events
+from tests.protocol.pages import subbuf_model
 from tests.protocol.pages.page_writer import PageWriter
+from utracefs.recordings._records import EventDecoder, Records
 from utracefs.recordings.report import report_text
+from utracefs.recordings.trace_dat.format import Extent
 from utracefs.recordings.trace_dat.reader import TraceDatReader
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
@@ -77,10 +81,27 @@ def report(path: Path, *, full_ns: bool = True) -> list[str]:
         return text_of(b"".join(report_text(recording, full_ns=full_ns))).splitlines()
 
 
+def records_in(reader: TraceDatReader, since_ns: int | None = None) -> Records:
+    """The records of all events, without their fields."""
+    return Records(reader.source(since_ns=since_ns)[0], lambda _: EventDecoder("s", "ev", []))
+
+
 def read_records(reader: TraceDatReader) -> list[tuple[int, int, bytes, int]]:
     """Time, cpu, entry, lost."""
-    merged = reader.merge()
-    return [(ts, cpu, bytes(reader.content[at : at + size]), lost) for ts, cpu, at, size, lost, _ in merged]
+
+    def entries(extent: Extent, page_size: int) -> Iterator[tuple[int, bytes]]:
+        for begin in range(extent.offset, extent.offset + extent.size, page_size):
+            page = reader.content[begin : begin + page_size]
+            for ts, at, length in subbuf_model.records(page):
+                yield ts, page[at : at + length]
+
+    streams = [entries(extent, buffer.page_size) for buffer in reader.buffers for extent in buffer.extents]
+    expected = heapq.merge(*streams, key=lambda found: found[0])
+    return [
+        (ts, record.cpu, entry, record.lost)
+        for record, (ts, entry) in zip(records_in(reader), expected, strict=True)
+        if record.time_ns == ts + reader.offset_ns
+    ]
 
 
 def records_of(path: Path) -> list[tuple[int, int, bytes, int]]:
