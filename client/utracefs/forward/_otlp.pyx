@@ -301,9 +301,9 @@ cdef class OtlpRecords(RecordWriter):
     cdef bytes _thread_attributes(self, const Raw *raw):
         cdef int tag = SPAN_ATTRIBUTE if self._is_span else LOG_ATTRIBUTE
         return (
-            attribute(tag, b"process.pid", tagged(VALUE_INT, <uint64_t><int64_t>raw.pid))
-            + attribute(tag, b"thread.id", tagged(VALUE_INT, <uint64_t><int64_t>raw.tid))
-            + attribute(tag, b"thread.name", message(VALUE_STRING, utf8(self._records.comm(raw.tid))))
+            attribute(tag, "process.pid", raw.pid)
+            + attribute(tag, "thread.id", raw.tid)
+            + attribute(tag, "thread.name", self._records.comm(raw.tid))
         )
 
     cdef int put_record(self, Line *line, EventDecoder event, const Raw *raw, bint with_fields) except -1:
@@ -599,5 +599,10 @@ cdef void store_big(uint8_t *to, uint64_t value) noexcept nogil:
         to[i] = <uint8_t>(value >> (56 - 8 * i))
 
 
-cdef bytes attribute(int tag, bytes key, bytes value):
-    return message(tag, message(KEY, key) + message(VALUE, value))
+cpdef bytes attribute(int tag, str key, value: int | float | str):
+    """An attribute that is not of each record. A text, unless it is an integer of 64 bits."""
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        packed = tagged(VALUE_INT, value & 0xFFFF_FFFF_FFFF_FFFF)
+    else:
+        packed = message(VALUE_STRING, utf8(str(value)))
+    return message(tag, message(KEY, utf8(key)) + message(VALUE, packed))

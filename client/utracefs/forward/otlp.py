@@ -20,6 +20,7 @@ import contextlib
 import email.utils
 import gzip
 import http.client
+import re
 import ssl
 import time
 import urllib.parse
@@ -31,7 +32,7 @@ import attrs
 
 import utracefs
 from utracefs.export._protobuf import message, tagged, utf8, varint
-from utracefs.forward._otlp import OtlpRecords, Plan, Role, field_kinds
+from utracefs.forward._otlp import OtlpRecords, Plan, Role, attribute, field_kinds
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import ANY, REFUSED, Loss, Losses
 from utracefs.forward.otlp_metrics import MAX_BYTES, MAX_POINTS, Counted, metrics
@@ -69,9 +70,8 @@ _ONE, _TWO = 1 << 3 | 2, 2 << 3 | 2
 
 
 # LogRecord: time_unix_nano, observed_time_unix_nano, severity_number, event_name, attributes.
-# AnyValue: int_value.
 _LOG_TIME, _LOG_OBSERVED, _LOG_SEVERITY = 1 << 3 | 1, 11 << 3 | 1, 2 << 3
-_LOG_NAME, _LOG_ATTRIBUTE, _VALUE_INT = 12 << 3 | 2, 6 << 3 | 2, 3 << 3
+_LOG_NAME, _LOG_ATTRIBUTE = 12 << 3 | 2, 6 << 3 | 2
 _WARN: Final = 13
 _HEAD: Final = 1 + len(varint(MAX_BYTES))
 """Bytes in front of a message: its tag and size."""
@@ -192,7 +192,7 @@ class Encoder:
 
     def _resource_of(self, host: str, boot_id: str) -> bytes:
         about = {**self._resource, "host.name": host, "utracefs.boot_id": boot_id}
-        return message(_ONE, b"".join(_text_attribute(_ONE, *one) for one in about.items()))
+        return message(_ONE, b"".join(attribute(_ONE, *one) for one in about.items()))
 
     def _body(self, resource: bytes, scopes: Mapping[str, Sequence[bytes]]) -> bytes:
         """Joins once: items may have a megabyte."""
@@ -268,10 +268,10 @@ def _loss_item(batch: Batch, loss: Loss) -> bytes:
     """A log record, as ScopeLogs.log_records."""
     now = batch.clock.unix_ns.to_bytes(8, "little")
     parts = [varint(_LOG_TIME), now, varint(_LOG_OBSERVED), now, tagged(_LOG_SEVERITY, _WARN)]
-    parts += [message(_LOG_NAME, b"utracefs.lost"), _text_attribute(_LOG_ATTRIBUTE, "event", loss.event)]
-    parts.append(_text_attribute(_LOG_ATTRIBUTE, "cause", loss.cause))
-    if loss.count is not None:
-        parts.append(_attribute(_LOG_ATTRIBUTE, "count", tagged(_VALUE_INT, loss.count)))
+    parts.append(message(_LOG_NAME, b"utracefs.lost"))
+    for key, value in {"event": loss.event, "cause": loss.cause, "count": loss.count}.items():
+        if value is not None:
+            parts.append(attribute(_LOG_ATTRIBUTE, key, value))
     return message(_TWO, b"".join(parts))
 
 
@@ -301,51 +301,11 @@ def _joined(requests: Sequence[_Request]) -> Iterator[_Request]:
             begin = end
 
 
-def _attribute(tag: int, key: str, value: bytes) -> bytes:
-    return message(tag, message(_ONE, utf8(key)) + message(_TWO, value))
-
-
-def _text_attribute(tag: int, key: str, value: str) -> bytes:
-    return _attribute(tag, key, message(_ONE, utf8(value)))
-
-
 def rejected(answer: bytes) -> int:
-    """The number in partial_success of an Export...ServiceResponse. ValueError: it is none."""
-    for number, value in _fields(answer):
-        if number == 1 and isinstance(value, bytes):
-            for inner, content in _fields(value):
-                if inner == 1 and isinstance(content, int) and content < 1 << 63:
-                    return content
-    return 0
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values of a message; fixed ones as bytes. ValueError: it is none."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = 0
-        for shift in range(0, 64, 7):
-            if at == len(data):
-                raise ValueError("the message ends within a number")
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a number has too many bytes")
-
-    while at < len(data):
-        tag = varint()
-        if tag & 7 == 0:
-            yield tag >> 3, varint()
-            continue
-        size = {1: 8, 5: 4}.get(tag & 7) or (varint() if tag & 7 == 2 else -1)
-        if not 0 <= size <= len(data) - at:
-            raise ValueError("the message ends within a value, or has one of an unknown type")
-        yield tag >> 3, data[at : at + size]
-        at += size
+    """The number in partial_success of an Export...ServiceResponse, which is its only member, and begins with
+    the number. 0: it has none, or one of 64 bits, which is below 0."""
+    found = re.match(rb"\n[\x80-\xff]*[^\x80-\xff]\x08([\x80-\xff]{0,8}[^\x80-\xff])", answer)
+    return sum((byte & 127) << 7 * n for n, byte in enumerate(found[1])) if found else 0
 
 
 class _Response(http.client.HTTPResponse):
@@ -499,10 +459,7 @@ class OtlpTarget:
         was refused, which a part of it may not be if it is _TooLarge."""
         status, reason, headers, answer = self._exchange(self._prefix + request.path, request.body, deadline)
         if status // 100 == 2:
-            try:
-                number = min(rejected(answer), request.items)
-            except ValueError:
-                number = 0
+            number = min(rejected(answer), request.items)
             if number and request.path == _METRICS:
                 raise Refused(f"{number} of {request.items} data points")
             if not number:

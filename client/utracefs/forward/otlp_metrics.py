@@ -22,6 +22,7 @@ from typing import Final
 import attrs
 
 from utracefs.export._protobuf import message, tagged, utf8
+from utracefs.forward._otlp import attribute
 from utracefs.tree.histogram import Entry, Histogram
 
 MAX_POINTS: Final = 1000
@@ -42,8 +43,6 @@ _POINT, _TEMPORALITY, _MONOTONIC = 1 << 3 | 2, 2 << 3, 3 << 3
 # HistogramDataPoint: count, sum, bucket_counts, explicit_bounds, attributes.
 _START, _TIME, _DOUBLE, _INT, _ATTRIBUTE = 2 << 3 | 1, 3 << 3 | 1, 4 << 3 | 1, 6 << 3 | 1, 7 << 3 | 2
 _COUNT, _TOTAL, _COUNTS, _BOUNDS, _KEY = 4 << 3 | 1, 5 << 3 | 1, 6 << 3 | 2, 7 << 3 | 2, 9 << 3 | 2
-# KeyValue: value. AnyValue: string_value, int_value.
-_VALUE, _TEXT, _NUMBER = 2 << 3 | 2, 1 << 3 | 2, 3 << 3
 
 
 @attrs.frozen
@@ -159,14 +158,8 @@ def _distribution(counted: Counted, times: bytes, key: str, entries: Sequence[En
 
 
 def _attributes(tag: int, counted: Counted, keys: dict[str, int | float | str]) -> bytes:
-    parts = []
-    for name, value in {"utracefs.trigger": counted.histogram.trigger, **keys}.items():
-        if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-            packed = tagged(_NUMBER, value % (1 << 64))
-        else:
-            packed = message(_TEXT, utf8(str(value)))
-        parts.append(message(tag, message(_NAME, utf8(name)) + message(_VALUE, packed)))
-    return b"".join(parts)
+    found = {"utracefs.trigger": counted.histogram.trigger, **keys}
+    return b"".join(attribute(tag, *one) for one in found.items())
 
 
 def _fixed(tag: int, kind: str, value: float) -> bytes:
