@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 else:
     ParamType = click.ParamType  # generic only since click 8.4
 
-__all__ = ["COMMAND_SETTINGS", "Failure", "Group", "LazyGroup", "Parsed", "cli", "main", "version"]
+__all__ = ["COMMAND_SETTINGS", "F", "Failure", "Group", "LazyGroup", "Parsed", "cli", "main"]
 
+F = TypeVar("F", bound=Callable[..., Any])
+"""A command: its decorators return it with its type."""
 
 COMMAND_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -279,14 +281,9 @@ SECTIONS: Final = {
 COMMANDS: Final = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 
 
-def version() -> str:
-    """Version of the installed distribution."""
-    return utracefs.__version__
-
-
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        click.echo(f"utracefs {version()}")
+        click.echo(f"utracefs {utracefs.__version__}")
         ctx.exit()
 
 

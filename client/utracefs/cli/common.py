@@ -16,12 +16,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 
 import attrs
 import click
 
-from utracefs.cli import Failure, Parsed
+from utracefs.cli import F, Failure, Parsed
 from utracefs.cli.completion import complete_path, complete_pattern
 from utracefs.cli.instance_option import TOP, Place, instance_names
 from utracefs.tree import runtime_dir
@@ -38,8 +38,6 @@ from utracefs_protocol.events.event_names import MAX_WORD
 from utracefs_protocol.places import TRACEFS_SOCKET
 from utracefs_protocol.terminal import discard
 from utracefs_protocol.text import bytes_of, seconds_of, text_of
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 HELLO_S = 10.0
 """Timeout for the first answer of a daemon: systemd may have to start it first, which takes seconds on a busy

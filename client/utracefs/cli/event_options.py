@@ -24,11 +24,12 @@ import contextlib
 import errno
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
+from utracefs.cli import F
 from utracefs.cli.common import (
     available_events,
     events_option,
@@ -50,8 +51,6 @@ from utracefs_protocol.text import bytes_of, text_of
 if TYPE_CHECKING:
     from utracefs.tree.tracefs import Tracefs
 
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 CHECK_S = 0.1
 """Interval of looking for new events, for which an option may be invalid."""

@@ -1,16 +1,14 @@
 """The paths of an instance in the tree, and the option `-B/--instance`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import click
 
-from utracefs.cli import Parsed
+from utracefs.cli import F, Parsed
 from utracefs.cli.completion import complete_instance
 from utracefs_protocol.text import bytes_of
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_NAME = 255
 """Bytes of an instance's name: NAME_MAX."""

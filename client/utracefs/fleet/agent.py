@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 
@@ -46,12 +46,6 @@ ones do not count."""
 
 _SAID: Final = 32
 """Limit of the wishes of one kind in a report."""
-
-
-class Forwarding(Protocol):
-    """The host's forwarder."""
-
-    def status(self) -> dict[str, Any]: ...
 
 
 @attrs.frozen
@@ -97,7 +91,7 @@ class Agent:
         check_labels(self._labels)
         self.fleet: Final = fleet
         fleet.watch_wishes()
-        self._forwarding: Forwarding | None = None
+        self._status: Callable[[], dict[str, Any]] = lambda: {"attached": False}
         self._host: Final = host
         self._policy: Final = policy
         self._directory: Final = directory
@@ -127,9 +121,9 @@ class Agent:
         return max(1, self._plan.sample(event))
 
     @contextlib.contextmanager
-    def running(self, forwarding: Forwarding) -> Iterator[None]:
-        """Run in a separate thread until the end of the context."""
-        self._forwarding = forwarding
+    def running(self, status: Callable[[], dict[str, Any]]) -> Iterator[None]:
+        """Run in a separate thread until the end of the context. status: of the host's forwarder."""
+        self._status = status
         thread = threading.Thread(target=self._run, name="fleet", daemon=True)
         thread.start()
         try:
@@ -137,10 +131,6 @@ class Agent:
         finally:
             self._end.set()
             thread.join(END_S)
-
-    @property
-    def _status(self) -> dict[str, Any]:
-        return self._forwarding.status() if self._forwarding is not None else {"attached": False}
 
     def _run(self) -> None:
         try:
@@ -278,7 +268,7 @@ class Agent:
         if self._instance is None:
             self._instance, self._applied = PlannedInstance(self._directory), None
         if self._applied != self._plan:
-            if not self._status["attached"]:
+            if not self._status()["attached"]:
                 return  # so that no record is in front of the stream
             self._instance.apply(self._plan)
             self._applied, self._has_news = self._plan, True
@@ -319,7 +309,7 @@ class Agent:
         return f", not by {found[:500]}" if found else ""
 
     def _members(self, is_last: bool) -> dict[str, Any]:
-        status = self._status
+        status = self._status()
         instance, reading = self._instance, self._reading
         events, enabled = (
             # Names of the others stay here.

@@ -113,7 +113,7 @@ def on_host(directory: Path, tmp_path: Path, server: NatsServer) -> Any:
         forwarder = Forwarder(store, spool, wanted, drain_s=WAIT_S, host=HOST, sample=agent.sample)
         thread = threading.Thread(target=forwarder.run)
         try:
-            with agent.running(forwarder):
+            with agent.running(forwarder.status):
                 thread.start()
                 host = OnHost(agent, store, str(directory))
                 host.told = told

@@ -11,13 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import attrs
 import click
 
 import utracefs
-from utracefs.cli import Failure, Parsed
+from utracefs.cli import F, Failure, Parsed
 from utracefs.cli.common import events_option, handling, tell, with_options
 from utracefs.cli.event_options import all_filters, filter_option
 from utracefs.cli.filter_errors import about_the_filter
@@ -25,8 +25,6 @@ from utracefs.cli.losses import no_room
 from utracefs.cli.terminal import own
 from utracefs.recordings.partial_files import WholeFile, errors_about, name_beside
 from utracefs_protocol.errors import TraceError
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _QUIET_S: Final = 1.0
 """Shorter operations show no progress bar."""

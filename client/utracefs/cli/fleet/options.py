@@ -2,38 +2,26 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
-from utracefs.cli import Failure
+from utracefs.cli import F, Failure
 from utracefs.cli.forward.server_options import server_options
 from utracefs.fleet.buckets import Fleet, connection_of
 from utracefs.forward.target import Settings
 from utracefs.nats.errors import ApiError, NotFound
 from utracefs.nats.login import SECRETS
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 def fleet_options(function: F) -> Any:
     """`--server` and those of the connection; the parameter `fleet` is a Fleet."""
 
     @functools.wraps(function)
-    def run(
-        *args: Any,
-        server: str,
-        timeout_s: float,
-        ca: str | None,
-        cert: str | None,
-        key: str | None,
-        secrets: dict[str, str],
-        **options: Any,
-    ) -> Any:
-        if unknown := secrets.keys() - set(SECRETS):
+    def run(*args: Any, server: str, settings: Settings, **options: Any) -> Any:
+        if unknown := settings.secrets.keys() - set(SECRETS):
             raise click.UsageError(f"--secret: no secret {min(unknown)!r}; there are: {', '.join(SECRETS)}")
-        settings = Settings({}, timeout_s, ca, cert, key, secrets)
         try:
             fleet = Fleet(connection_of(server, settings, "utracefs fleet"))
         except ValueError as error:

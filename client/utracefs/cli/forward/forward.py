@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
@@ -128,12 +129,7 @@ def forward(
     spool_size: int,
     fsync: str,
     policy_file: str | None,
-    ca: str | None,
-    cert: str | None,
-    key: str | None,
-    secrets: dict[str, str],
-    options: dict[str, str],
-    timeout_s: float,
+    settings: Settings,
     drain_s: float,
     duration_s: float | None,
     host_name: str,
@@ -163,7 +159,7 @@ def forward(
         records = Records(instances=[instance_name()], directory=directory, filtered=True)
     host = host_name or os.uname().nodename
     agent: Agent | None = None
-    settings = Settings(options, timeout_s, ca, cert, key, secrets, spool)
+    settings = attrs.evolve(settings, directory=spool)
     with contextlib.ExitStack() as stack:
         stack.enter_context(with_extras())
         # Target and policy first: a mistake in them leaves no spool behind.
@@ -190,12 +186,17 @@ def forward(
             ring_bytes=fitting_ring_bytes(),
         )
         if agent is not None:
-            stack.enter_context(agent.running(forwarder))
+            stack.enter_context(agent.running(forwarder.status))
         # All that has to be said and set before the first record is read.
         _tell_absent(directory, [*records.events, *policy.events, *policy.fields])
         if getattr(target, "metrics_s", 0):
+            from utracefs.cli.forward.histograms import sending_histograms
+            from utracefs.forward.otlp import OtlpTarget
+
+            at = Place(records.instances[0]) if records.instances else TOP
+            own = stack.enter_context(contextlib.closing(OtlpTarget(address, settings)))
             stack.enter_context(
-                _histograms(address, settings, records, directory=directory, policy=policy, host=host)
+                sending_histograms(own, at, directory=directory, policy=policy, host=host, tell=tell)
             )
         stack.enter_context(_signals(forwarder))
         _keep_memory()
@@ -251,22 +252,6 @@ def _agent(
         directory=directory,
         tell=tell,
     )
-
-
-@contextlib.contextmanager
-def _histograms(
-    address: str, settings: Settings, records: Records, *, directory: str | None, policy: Policy, host: str
-) -> Iterator[None]:
-    from utracefs.cli.forward.histograms import sending_histograms
-    from utracefs.forward.otlp import OtlpTarget
-
-    place = Place(records.instances[0]) if records.instances else TOP
-    target = OtlpTarget(address, settings)
-    with (
-        contextlib.closing(target),
-        sending_histograms(target, place, directory=directory, policy=policy, host=host, tell=tell),
-    ):
-        yield
 
 
 @contextlib.contextmanager

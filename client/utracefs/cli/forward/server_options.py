@@ -1,15 +1,14 @@
 """Options of commands that talk to servers on other hosts: TLS, secrets, time limit."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from utracefs.cli import Parsed
-from utracefs.cli.common import seconds_option
+from utracefs.cli import F, Parsed
+from utracefs.cli.common import seconds_option, with_options
 from utracefs.cli.completion import complete_of_target
-
-F = TypeVar("F", bound=Callable[..., Any])
+from utracefs.forward.target import Settings
 
 
 def pairs_option(*names: str, metavar: str, **options: Any) -> Callable[[F], F]:
@@ -32,8 +31,17 @@ def pairs_option(*names: str, metavar: str, **options: Any) -> Callable[[F], F]:
 
 
 def server_options(function: F) -> F:
-    """`--ca`, `--cert`, `--key`, `--secret`, `--timeout`, as members of `forward.target.Settings`."""
-    for option in (  # the help shows the last one first
+    """`--ca`, `--cert`, `--key`, `--secret`, `--timeout`; the parameter `settings` is a Settings, also of the
+    options of a target."""
+
+    def run(*args: Any, **options: Any) -> Any:
+        members = ("options", "timeout_s", "ca", "cert", "key", "secrets")
+        given = {name: options.pop(name) for name in members if name in options}
+        return function(*args, settings=Settings(**given), **options)
+
+    return with_options(
+        function,
+        run,
         seconds_option("--timeout", "timeout_s", "For one request to the server.", default="10s"),
         pairs_option(
             "--secret",
@@ -49,6 +57,4 @@ def server_options(function: F) -> F:
             metavar="FILE",
             help="Certificates of the authorities of the server. [default: the system's]",
         ),
-    ):
-        function = option(function)
-    return function
+    )

@@ -21,7 +21,8 @@ from typing import Any
 import attrs
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure, version
+import utracefs
+from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
     HELLO_S,
     Finding,
@@ -79,7 +80,7 @@ def doctor(directory: str | None, events: tuple[str, ...], as_json: bool) -> int
 
 def examine(directory: str | None, patterns: tuple[str, ...]) -> Iterator[Finding]:
     """Yields the results as they are found."""
-    yield ok("client", f"utracefs {version()}, Python {sys.version.split()[0]}, {_compiled()}")
+    yield ok("client", f"utracefs {utracefs.__version__}, Python {sys.version.split()[0]}, {_compiled()}")
     found, chosen = yield from _examine_directories(directory)
     if chosen is not None:
         yield from _examine_daemon(found, chosen, patterns)

@@ -12,7 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from utracefs.cli import Failure, version
+import utracefs
+from utracefs.cli import Failure
 from utracefs.cli.common import EventStats, available_events, buffer_numbers, connect, event_stats
 from utracefs.cli.instance_option import TOP, Place, instance_names
 from utracefs.cli.look.status import buffer_state, users_of
@@ -135,7 +136,7 @@ class Collector:
         if self.why:
             metrics = Metrics()
             metrics.set("utracefs_up", 0)
-        metrics.set("utracefs_build_info", 1, version())
+        metrics.set("utracefs_build_info", 1, utracefs.__version__)
         for spool in self._spools:
             _collect_spool(metrics, spool, self._max_events)
         metrics.set("utracefs_scrape_duration_seconds", round(self._clock() - began_s, 6))

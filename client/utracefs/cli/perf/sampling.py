@@ -16,7 +16,8 @@ from typing import Self
 
 import attrs
 
-from utracefs.cli import Failure, version
+import utracefs
+from utracefs.cli import Failure
 from utracefs.cli.common import tell
 from utracefs.cli.perf.attached import LOOK_S, Attached, Opened
 from utracefs.recordings.origin import Origin
@@ -314,7 +315,7 @@ class PerfRecorder:
             first_ns=self._tally.first_ns,
             last_ns=self._tally.last_ns,
             origin=self._origin,
-            version=f"utracefs {version()}".encode(),
+            version=f"utracefs {utracefs.__version__}".encode(),
         )
 
 

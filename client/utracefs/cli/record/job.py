@@ -9,7 +9,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import attrs
 
-from utracefs.cli import Failure, version
+import utracefs
+from utracefs.cli import Failure
 from utracefs.cli.common import tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
 from utracefs.cli.instance_option import Place
@@ -51,7 +52,7 @@ class Job:
         uname = os.uname()
         return About(
             uname=f"{uname.sysname} {uname.nodename} {uname.release} {uname.machine}",
-            version=f"utracefs {version()}",
+            version=f"utracefs {utracefs.__version__}",
             wall_clock=self.wall_clock,
         )
 

@@ -1,18 +1,16 @@
 """The options of `utracefs record` for long recordings: `--flight`, `--switch-output`, `--max-files`,
 `--compress`, `--lossless`."""
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 import click
 
+from utracefs.cli import F
 from utracefs.cli.common import with_options
 from utracefs.cli.record.amount import Amount, amount_type
 from utracefs.recordings.trace_dat.compression import NAMES, Compression, compression_of
 from utracefs_protocol.limits import MAX_LOSSLESS_US
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SIGNAL: Final = "signal"
 LOSSLESS_MS: Final = 1000

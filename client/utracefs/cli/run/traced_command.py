@@ -21,22 +21,20 @@ import shutil
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import attrs
 import click
 
 from utracefs import startup
-from utracefs.cli import Failure, c_client
+from utracefs.cli import F, Failure, c_client
 from utracefs.cli.common import HELLO_S, OTHER_PID_NAMESPACE, telling_of_wait, with_options
 from utracefs.cli.run.run_loop import Surroundings
 from utracefs.tree.rpc import Rpc
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.data import OpenFor
 from utracefs_protocol.places import DATA_SOCKET
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 ROOM_KB = 32 * 1024
 """Size of the data ring of a recorded command. Emitting in a tight loop is about as fast as taking in, so

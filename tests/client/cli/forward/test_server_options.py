@@ -18,7 +18,7 @@ def test_secrets_have_a_name_and_a_file(secret: str) -> None:
 
     assert "has no NAME=" in CliRunner().invoke(command, ["--secret", secret]).output
     found = CliRunner().invoke(command, ["--secret", "token=a=b", "--timeout", "3"])
-    assert "'secrets': {'token': 'a=b'}" in found.output and "'timeout_s': 3.0" in found.output
-    assert "'timeout_s': 120.0" in CliRunner().invoke(command, ["--timeout", "2m"]).output
-    assert "'timeout_s': 10.0" in CliRunner().invoke(command, []).output
+    assert "secrets={'token': 'a=b'}" in found.output and "timeout_s=3.0" in found.output
+    assert "timeout_s=120.0" in CliRunner().invoke(command, ["--timeout", "2m"]).output
+    assert "timeout_s=10.0" in CliRunner().invoke(command, []).output
     assert "is not a number of seconds above 0" in CliRunner().invoke(command, ["--timeout", "0"]).output
