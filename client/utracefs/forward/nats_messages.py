@@ -171,6 +171,8 @@ class Position:
     """CLOCK_MONOTONIC of the batch."""
     losses: int | None = None
     """As of `Part`."""
+    begin: int = 0
+    """Records of the batch that earlier messages have."""
 
     @property
     def is_whole(self) -> bool:
@@ -223,10 +225,12 @@ def _range(text: str) -> tuple[int, int, int]:
 def position(found: Mapping[str, str]) -> Position:
     """Position from the headers of a message. ValueError: another program published it."""
     try:
-        _, end, all_ = _range(found["Utracefs-Records"])
+        begin, end, all_ = _range(found["Utracefs-Records"])
         boot_id, clock = unquote(found["Utracefs-Boot"]), found["Utracefs-Clock"].partition(" ")[0]
         losses = _number(found["Utracefs-Losses"]) if "Utracefs-Losses" in found else None
-        return Position(_number(found["Utracefs-Sequence"]), end, all_, boot_id, _number(clock), losses)
+        return Position(
+            _number(found["Utracefs-Sequence"]), end, all_, boot_id, _number(clock), losses, begin
+        )
     except KeyError as error:
         raise ValueError(f"no header {error}") from None
 
@@ -239,14 +243,9 @@ class Arrived:
     """A message that was read. Times of records are those of `clock.clock_ns`."""
 
     host: str
-    boot_id: str
     forwarder: str
-    sequence: int
+    position: Position
     previous: int
-    begin: int
-    end: int
-    all: int
-    """Which records of the batch: see the module's head."""
     clock: ClockPair
     counts: Mapping[str, int]
     """Tracepoint to number of records in this message."""
@@ -263,20 +262,15 @@ class Arrived:
         try:
             if found["Utracefs-Version"] != str(VERSION):
                 raise ValueError(f"version {found['Utracefs-Version'][:20]}, not {VERSION}")
-            begin, end, all_ = _range(found["Utracefs-Records"])
             clock = [_number(word) for word in found["Utracefs-Clock"].split()]
             if not 3 <= len(clock) <= 4 or not ClockPair(*clock).is_sane:
                 raise ValueError("no clock")
             counts, losses, tables = _decoded(stored.payload)
             return cls(
                 unquote(found["Utracefs-Host"], errors="surrogateescape"),
-                unquote(found["Utracefs-Boot"]),
                 found["Utracefs-Forwarder"],
-                _number(found["Utracefs-Sequence"]),
+                position(found),
                 _number(found["Utracefs-Previous"]),
-                begin,
-                end,
-                all_,
                 ClockPair(*clock),
                 counts,
                 losses,
@@ -379,5 +373,5 @@ class Reader:
             last = self._last.get(arrived.forwarder)
             if last is not None and arrived.previous > last:
                 self.vanished[arrived.host] += 1
-            self._last[arrived.forwarder] = arrived.sequence
+            self._last[arrived.forwarder] = arrived.position.sequence
             return arrived

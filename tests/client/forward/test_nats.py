@@ -93,11 +93,13 @@ def test_records_arrive(server: NatsServer) -> None:
     with target(server.at) as nats:
         assert nats.send([attrs.evolve(one, losses=losses), two]) == {}
     first, second = arrived(server)
-    assert (first.host, first.boot_id, first.forwarder, first.sequence) == ("here", "boot", "f1", 1)
-    assert (first.begin, first.end, first.all) == (0, 3, 3)
+    assert (first.host, first.forwarder) == ("here", "f1")
+    at = first.position
+    assert (at.boot_id, at.sequence) == ("boot", 1)
+    assert (at.begin, at.end, at.all) == (0, 3, 3)
     assert first.clock == one.clock and first.clock.uncertainty_ns == 3
     assert first.counts == {EVENT: 3} and list(first.losses) == losses
-    assert (second.sequence, second.previous, second.losses) == (2, 1, ())
+    assert (second.position.sequence, second.previous, second.losses) == (2, 1, ())
     assert values([first, second]) == expected([one, two])
     assert first.tables[EVENT][0].schema.metadata[b"utracefs.host"] == b"here"
 
@@ -164,7 +166,7 @@ def test_two_forwarders_on_a_host(server: NatsServer) -> None:
     found = arrived(server)
     for forwarder, sent in (("f1", ours), ("f2", theirs)):
         mine = [one for one in found if one.forwarder == forwarder]
-        assert [one.sequence for one in mine] == list(range(1, 21))
+        assert [one.position.sequence for one in mine] == list(range(1, 21))
         assert values(mine) == expected(sent)
 
 
@@ -246,7 +248,7 @@ def test_a_lost_answer(server: NatsServer) -> None:
         nats.send(sent[1:2])
         nats.send(sent[2:])
     found = arrived(server)
-    assert [one.sequence for one in found] == [1, 2, 3]
+    assert [one.position.sequence for one in found] == [1, 2, 3]
     assert values(found) == expected(sent)
 
 
@@ -293,7 +295,7 @@ def test_killed_in_the_middle(server: NatsServer) -> None:
                     continue
                 break
     killer.join()
-    assert [one.sequence for one in arrived(server)] == list(range(1, 301))
+    assert [one.position.sequence for one in arrived(server)] == list(range(1, 301))
 
 
 @pytest.mark.parametrize(
@@ -388,7 +390,7 @@ def test_a_server_that_lost_its_store(server: NatsServer) -> None:
         nats.send(sent[2:3])
         nats.send(sent[3:])
     found = arrived(server)
-    assert [(one.sequence, one.previous) for one in found] == [(3, 2), (4, 3)]
+    assert [(one.position.sequence, one.previous) for one in found] == [(3, 2), (4, 3)]
 
 
 def test_a_server_that_lost_the_last_messages(server: NatsServer) -> None:
@@ -400,7 +402,10 @@ def test_a_server_that_lost_the_last_messages(server: NatsServer) -> None:
             jetstream.call("STREAM.MSG.DELETE.RECORDS", {"seq": sequence})
         nats.send(sent[3:])
         with Reader(jetstream, "RECORDS") as reader:
-            assert [one and one.sequence for one in (reader.next(WAIT_S), reader.next(WAIT_S))] == [1, 4]
+            assert [one and one.position.sequence for one in (reader.next(WAIT_S), reader.next(WAIT_S))] == [
+                1,
+                4,
+            ]
             assert reader.vanished == {"here": 1}
 
 
@@ -444,7 +449,7 @@ def test_a_large_batch_is_several_messages(tmp_path: Path) -> None:
     assert values(found) == expected(sent)
     assert sum(one.counts.get(EVENT, 0) for one in found) == 5020
     assert sum(loss.count or 0 for one in found for loss in one.losses) == 15
-    parts = [one for one in found if one.sequence == 2]
+    parts = [one.position for one in found if one.position.sequence == 2]
     assert parts[0].begin == 0 and parts[-1].end == parts[0].all == 5000
     assert all(one.end == two.begin for one, two in itertools.pairwise(parts))
 
@@ -630,7 +635,7 @@ def test_foreign_messages(server: NatsServer) -> None:
         assert not nats.send(batches(1, first=4)) and not nats.note
         with Reader(JetStream(connection), "RECORDS") as reader:
             assert reader.pending == 14
-            found = [one.sequence for one in iter(lambda: reader.next(0), None)]
+            found = [one.position.sequence for one in iter(lambda: reader.next(0), None)]
             assert found == [1, 2, 3, 4] and reader.invalid == 10 and not reader.pending
 
 

@@ -38,8 +38,8 @@ def test_there_and_back() -> None:
     (part,), refused = Encoder("zstd").parts(one, 1 << 20)
     found = read(one, part)
     assert not refused
-    assert (found.host, found.boot_id, found.forwarder) == ("bö x\udcff", "boot", "f")
-    assert (found.sequence, found.previous, found.at) == (7, 6, 3)
+    assert (found.host, found.position.boot_id, found.forwarder) == ("bö x\udcff", "boot", "f")
+    assert (found.position.sequence, found.previous, found.at) == (7, 6, 3)
     assert attrs.astuple(found.clock) == (10, 20, 3, 4)
     assert found.counts == {EVENT: 3} and list(found.losses) == LOSSES
     assert column([found]) == [0, 1, 2]
