@@ -349,19 +349,11 @@ class _Journal:
 # Places
 
 
-class _Store:
-    """A folder of files."""
-
-    def put(self, path: str, content: "pyarrow.Buffer") -> None:
-        """Replace a file, or make it: readers find nothing, the old one, or the whole new one. OSError."""
-        raise NotImplementedError
-
-    def remove(self, path: str) -> None:
-        """Remove a file, which may be absent. OSError."""
-        raise NotImplementedError
+# A folder of files. put: replace a file, or make it: readers find nothing, the old one, or the whole new one.
+# remove: a file that may be absent. Both raise OSError.
 
 
-class _Local(_Store):
+class _Local:
     def __init__(self, root: str) -> None:
         self._root: Final = Path(root).absolute()
         self._root.mkdir(parents=True, exist_ok=True)
@@ -382,7 +374,7 @@ class _Local(_Store):
         _hidden(at).unlink(missing_ok=True)
 
 
-class _Objects(_Store):
+class _Objects:
     """An object store, by pyarrow. After an error it connects anew, with the secrets of that moment."""
 
     def __init__(self, uri: str, settings: Settings) -> None:
@@ -436,6 +428,9 @@ class _Objects(_Store):
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._using() as (place, root):
             place.delete_file(f"{root}/{path}")
+
+
+_Store = _Local | _Objects
 
 
 def _store(place: str, settings: Settings) -> _Store:
