@@ -110,25 +110,14 @@ def joined(*tables: "pyarrow.Table") -> "pyarrow.Table":
     for field in (field for table in tables for field in table.schema):
         types.setdefault(field.name, set()).add(field.type)
 
-    parts: dict[str, list[pyarrow.Array]] = {name: [] for name in types}
-    common = {name: those.pop() if len(those) == 1 else pa.string() for name, those in types.items()}
-    filled = dict.fromkeys(types, 0)
-    begin = 0
-    for table in tables:
-        for field, column in zip(table.schema, table.columns, strict=True):
-            name, type_ = field.name, common[field.name]
-            if field.type != type_:
-                values = [None if value is None else str(value) for value in column.to_pylist()]
-                column = pa.chunked_array([pa.array(values, type_)])
-            parts[name] += [pa.nulls(begin - filled[name], type_), *column.chunks]
-            filled[name] = begin + table.num_rows
-        begin += table.num_rows
-    whole = [
-        pa.chunked_array([*those, pa.nulls(begin - filled[name], common[name])])
-        for name, those in parts.items()
-    ]
-    schema = pa.schema(list(common.items()), tables[0].schema.metadata)
-    return pa.Table.from_arrays(whole, schema=schema).combine_chunks().sort_by("time_ns")
+    def with_texts(table: "pyarrow.Table") -> "pyarrow.Table":
+        for i, field in enumerate(table.schema):
+            if len(types[field.name]) > 1 and field.type != pa.string():
+                values = [None if value is None else str(value) for value in table.column(i).to_pylist()]
+                table = table.set_column(i, field.name, pa.array(values, pa.string()))
+        return table
+
+    return pa.concat_tables(map(with_texts, tables), promote_options="default").sort_by("time_ns")
 
 
 def pandas_table(table: "pyarrow.Table") -> "pandas.DataFrame":
