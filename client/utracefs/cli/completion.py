@@ -39,7 +39,7 @@ _COMMON_FIELDS = ("common_pid", "CPU", "COMM")
 
 def complete_event(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Names of events without system: bash splits words at `:`, so only these work everywhere."""
-    return _ask(ctx, lambda tree: _beginning(incomplete, sorted({event.name for event in _events(tree)})))
+    return _ask(ctx, incomplete, lambda tree: sorted({event.name for event in _events(tree)}))
 
 
 def complete_pattern(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
@@ -50,13 +50,11 @@ def complete_pattern(ctx: click.Context, _param: click.Parameter, incomplete: st
         events = _events(tree)
         return sorted({event.name for event in events} | {str(event) for event in events})
 
-    return [CompletionItem(name) for name in _beginning(incomplete, _ask(ctx, ask))]
+    return [CompletionItem(name) for name in _ask(ctx, incomplete, ask)]
 
 
 def complete_instance(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return _ask(
-        ctx, lambda tree: _beginning(incomplete, sorted(name for name, _ in tree.list_dir("instances")))
-    )
+    return _ask(ctx, incomplete, lambda tree: sorted(name for name, _ in tree.list_dir("instances")))
 
 
 def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -68,20 +66,18 @@ def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     where = above if place is None else place.path(above)
     return _ask(
         ctx,
-        lambda tree: _beginning(
-            incomplete,
-            [f"{prefix}{name}{'/' if kind == 'd' else ''}" for name, kind in sorted(tree.list_dir(where))],
-        ),
+        incomplete,
+        lambda tree: [
+            f"{prefix}{name}{'/' if kind == 'd' else ''}" for name, kind in sorted(tree.list_dir(where))
+        ],
     )
 
 
 def complete_clock(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return _ask(
-        ctx,
-        lambda tree: _beginning(
-            incomplete, [word.strip("[]") for word in tree.read_file("trace_clock").decode().split()]
-        ),
-    )
+    def ask(tree: "Tracefs") -> list[str]:
+        return [word.strip("[]") for word in tree.read_file("trace_clock").decode().split()]
+
+    return _ask(ctx, incomplete, ask)
 
 
 def complete_of_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -112,7 +108,7 @@ def complete_value(ctx: click.Context, _param: click.Parameter, incomplete: str)
                 ]
         return []
 
-    return [] if incomplete else _ask(ctx, ask)
+    return [] if incomplete else _ask(ctx, "", ask)
 
 
 def complete_filter(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -160,9 +156,9 @@ def _names_of_fields(
             for event in select(patterns, _events(tree))[:16]
             for field in _fields(tree, event)
         }
-        return _beginning(word, [*sorted(names), *(name for name in further if name not in names)])
+        return [*sorted(names), *(name for name in further if name not in names)]
 
-    return _ask(ctx, ask)
+    return _ask(ctx, word, ask)
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
@@ -177,13 +173,13 @@ def _fields(tree: "Tracefs", event: EventName) -> tuple[Field, ...]:
     return tuple(parse_format(tree.read_file(f"{event.directory}/format")).fields)
 
 
-def _ask(ctx: click.Context, question: Callable[["Tracefs"], list[str]]) -> list[str]:
-    """The daemon's answer; empty without one."""
+def _ask(ctx: click.Context, incomplete: str, question: Callable[["Tracefs"], list[str]]) -> list[str]:
+    """Those of the daemon's names that begin so; none without its answer."""
     from utracefs.tree.tracefs import Tracefs
 
     directory = ctx.params.get("directory") or ctx.find_root().params.get("directory")
     try:
         with Tracefs(directory, timeout_s=PATIENCE_S) as tree:
-            return question(tree)
+            return _beginning(incomplete, question(tree))
     except (OSError, TraceError):
         return []
