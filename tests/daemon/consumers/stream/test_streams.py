@@ -1,5 +1,6 @@
 """Streams: their events, now and later, their limits, and their end."""
 
+import contextlib
 import errno
 import os
 import struct
@@ -28,11 +29,13 @@ class Bench:
     def __init__(self, table: EventTable, **options: Any) -> None:
         self.table = table
         self.streams = Streams(table, nr_cpus=2, **options)
+        self.opened: list[Any] = []
         self.readers: list[PlainReader] = []
 
     def open(self, *events: bytes, **attr: Any) -> tuple[Any, PlainReader]:
         handle = len(self.readers) + 1
         stream = self.streams.open(StreamAttr(events, size=MIN_STREAM_RING, **attr), handle=handle)
+        self.opened.append(stream)
         self.readers.append(PlainReader(*stream.descriptors()))
         return stream, self.readers[-1]
 
@@ -48,13 +51,22 @@ class Bench:
         self.table.acquire(event)
         return event
 
+    def close(self) -> None:
+        for one in (*self.opened, *self.readers):
+            one.close()
+
 
 @pytest.fixture
 def bench(table: EventTable) -> Iterator[Bench]:
-    bench = Bench(table)
-    yield bench
-    for reader in bench.readers:
-        reader.close()
+    with contextlib.closing(Bench(table)) as bench:
+        yield bench
+
+
+@pytest.fixture
+def tree_bench(world: World) -> Iterator[Bench]:
+    """Its streams may be of the instances of `world`."""
+    with contextlib.closing(Bench(world.table, instances=world.instances)) as bench:
+        yield bench
 
 
 def emit(event: Event, *values: int) -> None:
@@ -174,21 +186,19 @@ def test_an_idle_event_goes_where_there_is_no_room(table: EventTable) -> None:
     reader.close()
 
 
-def test_the_filters_of_an_instance() -> None:
-    world = World()
-    bench = Bench(world.table, instances=world.instances)
-    event, other = bench.register(b"ev u32 a"), bench.register(b"other u32 b")
+def test_the_filters_of_an_instance(world: World, tree_bench: Bench) -> None:
+    event, other = tree_bench.register(b"ev u32 a"), tree_bench.register(b"other u32 b")
     events = world.instances.make(b"web").events
     with pytest.raises(TraceError):
         events.set_filter(other, b"a > 1")
     for one in (event, other):
         events.enable(one)
-    stream, reader = bench.open(b"*", instances=(b"web",), filtered=True)
+    stream, reader = tree_bench.open(b"*", instances=(b"web",), filtered=True)
     assert stream.events() == [event]  # the other's filter is invalid
     emit(event, 1)
     events.set_filter(event, b"a > 1")
     emit(event, 1, 2)
-    assert values(bench, reader) == [(event.id, 1), (event.id, 2)]
+    assert values(tree_bench, reader) == [(event.id, 1), (event.id, 2)]
     events.set_filter(event, b"a > 1")
     events.set_filter(other, b"0")
     assert set(stream.events()) == {event, other}
@@ -197,23 +207,18 @@ def test_the_filters_of_an_instance() -> None:
     assert stream.events() == [other]
     events.set_filter(event, b"0")
     emit(event, 3)
-    assert values(bench, reader) == [(event.id, 3)]
+    assert values(tree_bench, reader) == [(event.id, 3)]
     events.disable(event)
     events.set_filter(event, b"a > 1")
     assert stream.events() == [other]
-    stream.close()
-    reader.close()
-    world.close()
 
 
-def test_events_that_instances_have_enabled() -> None:
-    world = World()
+def test_events_that_instances_have_enabled(world: World, tree_bench: Bench) -> None:
     instances = world.instances
-    bench = Bench(world.table, instances=instances)
-    one, other = bench.register(b"one u32 a"), bench.register(b"other u32 a")
+    one, other = tree_bench.register(b"one u32 a"), tree_bench.register(b"other u32 a")
     web = instances.make(b"web")
     web.events.enable(one)
-    stream, reader = bench.open(b"*", instances=(b"web", b""))
+    stream, reader = tree_bench.open(b"*", instances=(b"web", b""))
     assert stream.events() == [one]
     instances.top.events.enable(other)
     instances.top.events.enable(one)
@@ -222,14 +227,12 @@ def test_events_that_instances_have_enabled() -> None:
     instances.top.events.disable(other)
     assert stream.events() == [one]
     emit(one, 4)
-    assert values(bench, reader) == [(one.id, 4)]
+    assert values(tree_bench, reader) == [(one.id, 4)]
     with pytest.raises(TraceError):
         instances.remove(b"web")
     stream.close()
     instances.top.events.disable(one)
     instances.remove(b"web")
-    reader.close()
-    world.close()
 
 
 def pages(bench: Bench, reader: PlainReader) -> list[bytes]:
@@ -237,23 +240,21 @@ def pages(bench: Bench, reader: PlainReader) -> list[bytes]:
     return [one.data for one in reader.take() if isinstance(one, Page)]
 
 
-def test_the_pages_of_an_instance() -> None:
-    world = World()
+def test_the_pages_of_an_instance(world: World, tree_bench: Bench) -> None:
     web = world.instances.make(b"web")
-    bench = Bench(world.table, instances=world.instances)
-    event = bench.register(b"ev u32 a")
+    event = tree_bench.register(b"ev u32 a")
     web.events.enable(event)
-    stream, reader = bench.open(instances=(b"web",), pages=True)
-    assert bench.refused(instances=(b"web",), pages=True).errno == errno.EBUSY
+    stream, reader = tree_bench.open(instances=(b"web",), pages=True)
+    assert tree_bench.refused(instances=(b"web",), pages=True).errno == errno.EBUSY
     emit(event, *range(300))
-    found = pages(bench, reader)
+    found = pages(tree_bench, reader)
     assert len(found) == 1 and stream.ready()
-    found += pages(bench, reader)
+    found += pages(tree_bench, reader)
     assert len(found) == 2 and not stream.ready()
     emit(event, *range(300, 20_000))  # more than the ring has room for: the rest stays in the buffer
     while stream.ready() or web.buffer.entries():
-        found += pages(bench, reader)
-    found += pages(bench, reader)
+        found += pages(tree_bench, reader)
+    found += pages(tree_bench, reader)
     records = [one for page in found for one in decode_page(page).records]
     assert [int.from_bytes(one.data[8:12], "little") for one in records] == list(range(20_000))
     with pytest.raises(TraceError):
@@ -262,8 +263,6 @@ def test_the_pages_of_an_instance() -> None:
     assert web.sink.page_reader is None
     emit(event, 1)
     assert web.buffer.entries() == 1
-    reader.close()
-    world.close()
 
 
 def test_whose_programs_a_lossless_reader_lets_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,22 +280,20 @@ def test_whose_programs_a_lossless_reader_lets_wait(monkeypatch: pytest.MonkeyPa
     world.close()
 
 
-def test_formats_are_in_front_of_the_first_page() -> None:
+def test_formats_are_in_front_of_the_first_page(world: World, tree_bench: Bench) -> None:
     """Those of events that were or are enabled, or only injected; also when there was no room."""
-    world = World()
     top = world.instances.top
-    bench = Bench(world.table, instances=world.instances)
-    events = [bench.register(b"ev%d u32 a" % n) for n in range(4)]
+    events = [tree_bench.register(b"ev%d u32 a" % n) for n in range(4)]
     top.events.enable(events[0])
     top.events.disable(events[0])
-    stream, reader = bench.open(instances=(b"",), pages=True)
+    stream, reader = tree_bench.open(instances=(b"",), pages=True)
     found = []
     for event in events[1:3]:
         top.events.enable(event)
         emit(event, *range(30_000))
     top.events.inject(events[3], b"a=7", 0, 1)
     while stream.ready() or top.buffer.entries():
-        bench.streams.publish()
+        tree_bench.streams.publish()
         found += reader.take()
     known: set[int] = set()
     for one in found:
@@ -306,16 +303,11 @@ def test_formats_are_in_front_of_the_first_page() -> None:
         elif isinstance(one, Page):
             assert {int.from_bytes(r.data[:2], "little") for r in decode_page(one.data).records} <= known
     assert known == {event.id for event in events}
-    stream.close()
-    reader.close()
-    world.close()
 
 
-def test_an_event_that_is_deleted_under_a_reader_of_pages() -> None:
+def test_an_event_that_is_deleted_under_a_reader_of_pages(world: World, tree_bench: Bench) -> None:
     """The reader gets its records before the buffer is cleared; no other event gets its id."""
-    world = World()
-    bench = Bench(world.table, instances=world.instances)
-    stream, reader = bench.open(instances=(b"",), pages=True)
+    _, reader = tree_bench.open(instances=(b"",), pages=True)
     event = world.event(b"old u32 a")
     world.instances.top.events.enable(event)
     emit(event, *range(3))
@@ -323,32 +315,24 @@ def test_an_event_that_is_deleted_under_a_reader_of_pages() -> None:
     world.let_go(event)
     world.table.dynamic_removed()
     assert world.event(b"new u64 a").id != event.id
-    assert [len(decode_page(page).records) for page in pages(bench, reader)] == [3]
-    stream.close()
-    reader.close()
-    world.close()
+    assert [len(decode_page(page).records) for page in pages(tree_bench, reader)] == [3]
 
 
-def test_a_reader_of_pages_that_falls_behind() -> None:
+def test_a_reader_of_pages_that_falls_behind(world: World, tree_bench: Bench) -> None:
     """The marks are in the pages, and add up."""
-    world = World()
-    bench = Bench(world.table, instances=world.instances)
-    event = bench.register(b"ev u32 a")
+    event = tree_bench.register(b"ev u32 a")
     world.instances.top.events.enable(event)
-    stream, reader = bench.open(instances=(b"",), pages=True)
+    stream, reader = tree_bench.open(instances=(b"",), pages=True)
     emit(event, *range(200_000))
     found = []
     while stream.ready() or world.instances.top.buffer.entries():
-        found += pages(bench, reader)
-    found += pages(bench, reader)
+        found += pages(tree_bench, reader)
+    found += pages(tree_bench, reader)
     whole = [decode_page(page) for page in found]
     records = [int.from_bytes(one.data[8:12], "little") for page in whole for one in page.records]
     lost = sum(page.missed_events for page in whole)
     assert lost == world.instances.top.buffer.overruns() > 0 and len(records) + lost == 200_000
     assert records == sorted(records) and records[-1] == 199_999
-    stream.close()
-    reader.close()
-    world.close()
 
 
 def test_records_that_it_missed(bench: Bench, table: EventTable) -> None:
