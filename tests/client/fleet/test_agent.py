@@ -128,30 +128,38 @@ def on_host(directory: Path, tmp_path: Path, server: NatsServer) -> Any:
     return on_host
 
 
-def emit(session: Session, *numbers: int, name: str = "work", wait: bool = True) -> None:
-    event = session.event(f"{name} u32 a")
-    if wait:
-        wait_for(lambda: event.registered and event, WAIT_S)
-    for number in numbers:
-        event.emit(number)
-    assert session.flush(60)
+Emit = Callable[..., None]
 
 
-def test_a_wish_with_filter_and_sample(
-    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
-) -> None:
-    session = new_session()
+@pytest.fixture
+def emit(utracefsd: DaemonProcess, new_session: Callable[..., Session]) -> Emit:
+    """By a program of the daemon."""
+    session: list[Session] = []
+
+    def emit(*numbers: int, name: str = "work", wait: bool = True) -> None:
+        session[:] = session or [new_session()]
+        event = session[0].event(f"{name} u32 a")
+        if wait:
+            wait_for(lambda: event.registered and event, WAIT_S)
+        for number in numbers:
+            event.emit(number)
+        assert session[0].flush(60)
+
+    return emit
+
+
+def test_a_wish_with_filter_and_sample(operator: Operator, on_host: Any, emit: Emit) -> None:
     with on_host() as host:
         operator.wait(lambda one: one.members["attached"])
-        emit(session, 1, 2, wait=False)
+        emit(1, 2, wait=False)
         operator.wish("w", "work*", filter="a >= 10", labels={"site": "n*"})
         operator.wish("other", "work*", labels={"site": "south"})
         told = operator.wait(lambda one: "user_events:work" in one.names("enabled"))
         assert told.wishes == {"w": "obeyed"}
         assert told.labels == {"site": "north", "host": HOST}
-        emit(session, *range(20))
+        emit(*range(20))
         wait_for(lambda: host.store.arrived.total() == 10, WAIT_S)
-        emit(session, 5, 15, name="work_later")
+        emit(5, 15, name="work_later")
         wait_for(lambda: host.store.arrived["user_events:work_later"] == 1, WAIT_S)
 
         operator.fleet.wishes.delete("w")
@@ -159,14 +167,14 @@ def test_a_wish_with_filter_and_sample(
         operator.wait(
             lambda one: one.wishes == {"tenth": "obeyed"} and one.names("enabled") == ["user_events:work"]
         )
-        emit(session, *range(100))
+        emit(*range(100))
         operator.wait(lambda one: one.lost == {"user_events:work": 90})
         wait_for(lambda: host.store.arrived["user_events:work"] == 20, WAIT_S)
         assert host.store.lost["user_events:work", "sample"] == 90
 
         operator.fleet.wishes.delete("tenth")
         operator.wait(lambda one: not one.names("enabled") and not one.wishes)
-        emit(session, 1, wait=False)
+        emit(1, wait=False)
     assert host.store.arrived["user_events:work"] == 20
     assert operator.host.members["is_ended"]
     assert next(iter(host.store.batches.values())).host == HOST
@@ -174,11 +182,8 @@ def test_a_wish_with_filter_and_sample(
         assert tree.list_dir("instances") == []
 
 
-def test_a_wish_with_triggers(
-    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
-) -> None:
-    session = new_session()
-    emit(session, wait=False)
+def test_a_wish_with_triggers(operator: Operator, on_host: Any, emit: Emit) -> None:
+    emit(wait=False)
     with on_host() as host:
         path = f"instances/{instance_name()}/events/user_events/work/"
         operator.wish("counts", "work", filter="a > 90", triggers=("hist:keys=a", "hist:keys=no"))
@@ -191,7 +196,7 @@ def test_a_wish_with_triggers(
         operator.wish("named", "work", triggers=("hist:name=all:keys=a",))
         told = operator.wait(lambda one: "named" in one.wishes)
         assert told.wishes["named"].startswith("refused: the policy allows no trigger with 'name'")
-        emit(session, 1, 1, 2)
+        emit(1, 1, 2)
         with Tracefs(host.directory) as tree:
             assert b"Hits: 3\n" in tree.read_file(f"{path}hist")
             operator.fleet.wishes.delete("counts")
@@ -200,10 +205,8 @@ def test_a_wish_with_triggers(
     assert host.store.arrived.total() == 0
 
 
-def test_wishes_end_by_themselves(
-    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
-) -> None:
-    emit(new_session(), wait=False)
+def test_wishes_end_by_themselves(operator: Operator, on_host: Any, emit: Emit) -> None:
+    emit(wait=False)
     with on_host() as host:
         operator.wish("short", "work", duration_s=2)
         operator.wait(lambda one: one.names("enabled"))
@@ -214,13 +217,9 @@ def test_wishes_end_by_themselves(
 
 
 def test_the_time_of_day_of_host_and_operator_does_not_matter(
-    utracefsd: DaemonProcess,
-    operator: Operator,
-    on_host: Any,
-    new_session: Callable[..., Session],
-    monkeypatch: pytest.MonkeyPatch,
+    operator: Operator, on_host: Any, monkeypatch: pytest.MonkeyPatch, emit: Emit
 ) -> None:
-    emit(new_session(), wait=False)
+    emit(wait=False)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 10**6)
     with on_host():
@@ -241,25 +240,21 @@ def test_refusals_are_reported(utracefsd: DaemonProcess, operator: Operator, on_
         operator.wait(lambda one: one.wishes["bad"] == "obeyed")
 
 
-def test_a_filter_that_does_not_fit_an_event(
-    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
-) -> None:
-    session = new_session()
-    emit(session, wait=False)
+def test_a_filter_that_does_not_fit_an_event(operator: Operator, on_host: Any, emit: Emit) -> None:
+    emit(wait=False)
     with on_host() as host:
         operator.wish("w", "work*", filter="nothing == 1")
         operator.wait(lambda one: "Field not found" in one.wishes.get("w", ""))
-        emit(session, 1, name="work_later")
+        emit(1, name="work_later")
         operator.wait(lambda one: "work_later" in one.wishes.get("w", ""))
     assert host.store.arrived.total() == 0
 
 
 def test_names_that_the_policy_does_not_allow_stay_on_the_host(
-    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
+    operator: Operator, on_host: Any, emit: Emit
 ) -> None:
-    session = new_session()
-    emit(session, wait=False)
-    emit(session, wait=False, name="secret")
+    emit(wait=False)
+    emit(wait=False, name="secret")
     with on_host(events=("user_events:work",)):
         operator.wish("w", "*", filter="b == 1")
         told = operator.wait(lambda one: one.names("enabled"))
@@ -268,10 +263,8 @@ def test_names_that_the_policy_does_not_allow_stay_on_the_host(
         assert told.names("events") == told.names("enabled") == ["user_events:work"]
 
 
-def test_thousands_of_wishes(
-    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
-) -> None:
-    emit(new_session(), wait=False)
+def test_thousands_of_wishes(operator: Operator, on_host: Any, emit: Emit) -> None:
+    emit(wait=False)
     begun = [
         operator.fleet.wishes.jetstream.begin(f"$KV.utracefs_wishes.w{n}", Wish(("work",), 600).to_bytes())
         for n in range(2000)
@@ -337,10 +330,8 @@ def test_a_change_is_read_at_once(
         operator.wait(lambda one: one.wishes.get("v") == "obeyed")
 
 
-def test_the_bucket_is_gone(
-    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
-) -> None:
-    emit(new_session(), wait=False)
+def test_the_bucket_is_gone(operator: Operator, on_host: Any, emit: Emit) -> None:
+    emit(wait=False)
     with on_host(lease_s=1) as host:
         operator.wish("w", "work")
         operator.wait(lambda one: one.names("enabled"))
@@ -352,13 +343,9 @@ def test_the_bucket_is_gone(
 
 
 def test_the_server_is_away_and_comes_back_empty(
-    utracefsd: DaemonProcess,
-    server: NatsServer,
-    operator: Operator,
-    on_host: Any,
-    new_session: Callable[..., Session],
+    server: NatsServer, operator: Operator, on_host: Any, emit: Emit
 ) -> None:
-    emit(new_session(), wait=False)
+    emit(wait=False)
     with on_host(lease_s=2) as host:
         for n in range(5):
             operator.wish(f"w{n}", "work")
@@ -376,14 +363,11 @@ def test_the_server_is_away_and_comes_back_empty(
         operator.wait(lambda one: one.wishes == {"new": "obeyed"} and one.names("enabled"))
 
 
-def test_the_daemon_is_killed(
-    utracefsd: DaemonProcess, operator: Operator, on_host: Any, new_session: Callable[..., Session]
-) -> None:
-    session = new_session()
-    emit(session, wait=False)
+def test_the_daemon_is_killed(utracefsd: DaemonProcess, operator: Operator, on_host: Any, emit: Emit) -> None:
+    emit(wait=False)
     with on_host() as host:
         operator.wish("w", "work")
-        emit(session, 1)
+        emit(1)
         wait_for(lambda: host.store.arrived.total() == 1, WAIT_S)
         assert utracefsd.process is not None
         utracefsd.process.kill()
@@ -391,7 +375,7 @@ def test_the_daemon_is_killed(
         utracefsd.start()
 
         def arrives() -> bool:
-            emit(session, 2, wait=False)
+            emit(2, wait=False)
             return bool(host.store.arrived.total() > 1)
 
         wait_for(arrives, WAIT_S)

@@ -74,23 +74,32 @@ def forward(directory: Path, tmp_path: Path) -> Forward:
     return forward
 
 
-def emit(session: Session, *numbers: int, name: str = "work") -> None:
-    event = session.event(f"{name} u32 a")
-    wait_for(lambda: event.registered and event, WAIT_S)
-    for number in numbers:
-        event.emit(number)
-    assert session.flush(60)
+Emit = Callable[..., None]
 
 
-def test_records_arrive(
-    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
-) -> None:
+@pytest.fixture
+def emit(utracefsd: DaemonProcess, new_session: Callable[..., Session]) -> Emit:
+    """By a program of the daemon."""
+    session: list[Session] = []
+
+    def emit(*numbers: int, name: str = "work") -> None:
+        session[:] = session or [new_session()]
+        event = session[0].event(f"{name} u32 a")
+        wait_for(lambda: event.registered and event, WAIT_S)
+        for number in numbers:
+            event.emit(number)
+        assert session[0].flush(60)
+
+    return emit
+
+
+def test_records_arrive(forward: Forward, new_session: Callable[..., Session], emit: Emit) -> None:
     store = Store()
     with forward(store, events=["work*"]):
         session = new_session()
-        emit(session, *range(100))
+        emit(*range(100))
         wait_for(lambda: store.sum == 100, WAIT_S)
-        emit(session, 1, 2, name="work_more")
+        emit(1, 2, name="work_more")
         wait_for(lambda: not session.event("other u32 a"))
     assert store.arrived == {EVENT: 100, "user_events:work_more": 2}
     assert not store.lost
@@ -105,10 +114,7 @@ def test_records_arrive(
 
 
 def test_sending_waits_while_the_ring_fills(
-    utracefsd: DaemonProcess,
-    forward: Forward,
-    new_session: Callable[..., Session],
-    monkeypatch: pytest.MonkeyPatch,
+    forward: Forward, monkeypatch: pytest.MonkeyPatch, emit: Emit
 ) -> None:
     """It would keep the reader from the interpreter: records would be lost that the spool has room for."""
     monkeypatch.setattr(forwarder_module, "_LOOK_S", 3.0)
@@ -122,13 +128,12 @@ def test_sending_waits_while_the_ring_fills(
     monkeypatch.setattr(Spool, "append", held)
     store = Store()
     with forward(store, ring_bytes=4 << 20, spool_size=64 << 20) as made:
-        session = new_session()
-        emit(session, 0)
+        emit(0)
         wait_for(lambda: store.sum == 1, WAIT_S)
-        emit(session, 1)
+        emit(1)
         wait_for(lambda: made.status()["records_read"] == 2, WAIT_S)
         for _ in range(12):
-            emit(session, *range(5000))
+            emit(*range(5000))
         may_store.release(1 + 5)  # then one of 2.3 MiB is being stored
         wait_for(lambda: made.status()["records_read"] > 5000, WAIT_S)
         time.sleep(0.2)
@@ -189,9 +194,7 @@ def test_filter_of_event_header(
     assert store.arrived == {f"user_events:{NAME.decode()}": 4}
 
 
-def test_a_target_that_fails_at_random(
-    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
-) -> None:
+def test_a_target_that_fails_at_random(forward: Forward, emit: Emit) -> None:
     rnd = random.Random(5)
     answers: list[Callable[[], Sent]] = [
         dict,
@@ -208,10 +211,9 @@ def test_a_target_that_fails_at_random(
     store = Store(before)
     emitted = 0
     with forward(store, spool_size=64 << 20):
-        session = new_session()
         for _ in range(30):
             n = rnd.randrange(1, 3000)
-            emit(session, *range(n))
+            emit(*range(n))
             emitted += n
         wait_for(lambda: store.batches, WAIT_S)
         store.before = lambda _: {}
@@ -220,13 +222,11 @@ def test_a_target_that_fails_at_random(
     assert {cause for _, cause in store.lost} == {"refused"}
 
 
-def test_a_target_with_a_defect(
-    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
-) -> None:
+def test_a_target_with_a_defect(forward: Forward, emit: Emit) -> None:
     """It may have stored some of the batches: an unknown number is lost."""
     store = Store(lambda batches: _raise(RuntimeError("a defect")) if batches[0].counts else {})
     with forward(store):
-        emit(new_session(), *range(10))
+        emit(*range(10))
     losses = {(loss.event, loss.cause, loss.count) for one in store.batches.values() for loss in one.losses}
     assert losses == {(EVENT, "refused", None)}
 
@@ -235,9 +235,7 @@ def _raise(error: Exception) -> Sent:
     raise error
 
 
-def test_a_slow_target_and_a_full_spool(
-    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
-) -> None:
+def test_a_slow_target_and_a_full_spool(forward: Forward, emit: Emit) -> None:
     go_on = threading.Event()
 
     def before(_: Sequence[Batch]) -> Sent:
@@ -247,9 +245,8 @@ def test_a_slow_target_and_a_full_spool(
     store = Store(before)
     emitted = 0
     with forward(store) as forwarder:
-        session = new_session()
         while not forwarder.status()["lost"]:
-            emit(session, *range(5000))
+            emit(*range(5000))
             emitted += 5000
         go_on.set()
     assert store.sum == emitted
@@ -258,22 +255,18 @@ def test_a_slow_target_and_a_full_spool(
 
 
 def test_what_was_not_sent_is_sent_by_the_next(
-    utracefsd: DaemonProcess,
-    forward: Forward,
-    new_session: Callable[..., Session],
-    monkeypatch: pytest.MonkeyPatch,
+    forward: Forward, monkeypatch: pytest.MonkeyPatch, emit: Emit
 ) -> None:
-    session = new_session()
     away = Store(lambda _: _raise(ConnectionRefusedError("away")))
     with forward(away) as forwarder:
-        emit(session, *range(10))
+        emit(*range(10))
         wait_for(lambda: forwarder.status()["last_error"], WAIT_S)
         forwarder.drain_s = 0.1  # type: ignore[misc]
     assert not away.batches
     assert "away" in json.loads((forwarder.spool.directory / STATUS_FILE).read_text())["last_error"]
     store = Store()
     with forward(store):
-        emit(session, 1, 2)
+        emit(1, 2)
     assert store.arrived == {EVENT: 12}
     assert not store.lost
 
@@ -309,14 +302,10 @@ def test_it_ends_while_programs_emit(
 
 
 def test_the_end_reads_all_that_is_in_the_ring(
-    utracefsd: DaemonProcess,
-    forward: Forward,
-    new_session: Callable[..., Session],
-    monkeypatch: pytest.MonkeyPatch,
+    forward: Forward, monkeypatch: pytest.MonkeyPatch, emit: Emit
 ) -> None:
     """Also if that takes longer than a tenth of a second."""
     store = Store()
-    session = new_session()
     append = Spool.append
     late = [[3, 4], [2]]
 
@@ -324,13 +313,13 @@ def test_the_end_reads_all_that_is_in_the_ring(
         stored = append(spool, batch)
         forwarder.stop()
         if late:
-            emit(session, *late.pop())
+            emit(*late.pop())
             time.sleep(0.2)
         return stored
 
     monkeypatch.setattr(Spool, "append", slow)
     with forward(store) as forwarder:
-        emit(session, 1)
+        emit(1)
         wait_for(lambda: not late, WAIT_S)
     assert store.arrived == {EVENT: 4}
 
@@ -345,10 +334,7 @@ def test_a_restart_of_the_daemon_without_its_state(utracefsd: DaemonProcess, for
 
 
 def test_a_kill_just_after_it_is_attached(
-    utracefsd: DaemonProcess,
-    forward: Forward,
-    new_session: Callable[..., Session],
-    monkeypatch: pytest.MonkeyPatch,
+    utracefsd: DaemonProcess, forward: Forward, monkeypatch: pytest.MonkeyPatch, emit: Emit
 ) -> None:
     """Records emitted until the next daemon runs are reported as lost."""
     resume = Forwarder._resume
@@ -356,7 +342,7 @@ def test_a_kill_just_after_it_is_attached(
 
     def killed(forwarder: Forwarder, stream: Stream) -> None:
         if not is_killed.is_set():
-            emit(new_session(), 1)
+            emit(1)
             utracefsd.stop(kill=True)
             is_killed.set()
         resume(forwarder, stream)
@@ -379,18 +365,17 @@ def test_it_waits_for_the_daemon(
         assert "waiting for it" in told[0]
         with running(directory):
             wait_for(lambda: forwarder.status()["attached"], WAIT_S)
-            emit(new_session(), 1)
+            event = new_session().event("work u32 a")
+            wait_for(lambda: event.registered and event, WAIT_S)
+            event.emit(1)
             wait_for(lambda: store.sum == 1, WAIT_S)
 
 
-def test_the_policy(
-    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session], tmp_path: Path
-) -> None:
+def test_the_policy(forward: Forward, tmp_path: Path, emit: Emit) -> None:
     store = Store()
     with forward(store, policy=Policy(("work",), 100)):
-        session = new_session()
-        emit(session, *range(1000))
-        emit(session, 1, name="work_secret")
+        emit(*range(1000))
+        emit(1, name="work_secret")
     assert store.arrived[EVENT] >= 100
     assert store.arrived[EVENT] + store.lost[EVENT, "limit"] == 1000
     assert store.arrived.keys() == {EVENT}
@@ -398,15 +383,12 @@ def test_the_policy(
     assert b"work" in stored and b"secret" not in stored
 
 
-def test_a_policy_with_a_misspelt_field(
-    utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]
-) -> None:
+def test_a_policy_with_a_misspelt_field(forward: Forward, emit: Emit) -> None:
     told: list[str] = []
     store = Store()
     with forward(store, policy=Policy(fields={"work": {"b": "redact"}}), tell=told.append):
-        session = new_session()
-        emit(session, 1, 2)
-        emit(session, 3, name="work_more")
+        emit(1, 2)
+        emit(3, name="work_more")
         wait_for(lambda: store.sum == 3, WAIT_S)
     assert store.lost == {(EVENT, "policy"): 2} and store.arrived.total() == 1
     assert told == [f"{EVENT} has no field b, which the policy hides: its records do not leave"]
@@ -429,10 +411,10 @@ def test_an_invalid_filter_ends_it(utracefsd: DaemonProcess, directory: Path, tm
         spool.close()
 
 
-def test_the_status(utracefsd: DaemonProcess, forward: Forward, new_session: Callable[..., Session]) -> None:
+def test_the_status(forward: Forward, emit: Emit) -> None:
     store = Store()
     with forward(store) as forwarder:
-        emit(new_session(), 1, 2, 3)
+        emit(1, 2, 3)
         wait_for(lambda: forwarder.status()["records_sent"] == 3, WAIT_S)
         status = forwarder.status()
     assert status["records_read"] == 3

@@ -82,7 +82,11 @@ def test_a_thread_of_the_process_is_believed_and_no_other(world: World) -> None:
     assert ring.writers.threads() == [os.getpid()]
 
 
-def test_a_second_thread(world: World) -> None:
+@pytest.mark.parametrize("is_its_peer", [True, False], ids=["of its process", "of a stranger with its pid"])
+def test_a_second_thread(world: World, is_its_peer: bool) -> None:
+    ring = world.rings[0]
+    if not is_its_peer:
+        ring.writers = AllWriters().of(os.getpid(), lives=lambda: None)
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
     thread.start()
@@ -92,8 +96,9 @@ def test_a_second_thread(world: World) -> None:
     done.set()
     thread.join()
     world.seen.probe.flush()
-    assert [record[2:4] for record in world.seen.records] == [(thread.native_id, os.getpid())]
-    assert world.rings[0].writers.threads() == [thread.native_id]
+    writer = thread.native_id if is_its_peer else os.getpid()
+    assert [record[2:4] for record in world.seen.records] == [(writer, os.getpid())]
+    assert ring.writers.threads() == [thread.native_id] * is_its_peer
 
 
 def test_threads_that_cannot_be_found_cost_little(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,22 +518,6 @@ def lost_in_the_next(ring: bytes) -> int:
     told: int = sink.lost
     sink.close()
     return told
-
-
-def test_a_stranger_with_the_pid_of_a_peer_that_is_gone(world: World) -> None:
-    ring = world.rings[0]
-    ring.writers = AllWriters().of(os.getpid(), lives=lambda: None)
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait)
-    thread.start()
-    assert thread.native_id
-    world.producers[0].emit(0, number(1), 1, tid=thread.native_id)
-    world.intake.take_in()
-    done.set()
-    thread.join()
-    world.seen.probe.flush()
-    assert [record[2] for record in world.seen.records] == [os.getpid()]
-    assert ring.writers.threads() == []
 
 
 @pytest.mark.parametrize("taken_over", [True, False])
