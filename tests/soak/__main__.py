@@ -5,6 +5,7 @@
     memory    hostile memory: data rings, doorbells, enable words, perf rings
     chaos     daemons and producers killed, stopped, restarted, without space and without descriptors
     record    recorders, programs and daemons killed while `record` writes
+    waits     emits that are measured, while the daemon is stopped, slow, killed and ended
 
 The time is divided evenly. The same seed repeats a run; a finding prints it. Exit status: 0 nothing found, 1
 something, 2 the run itself failed.
@@ -27,9 +28,10 @@ from tests.soak.chaos import chaos
 from tests.soak.house import private_shared_memory
 from tests.soak.recorders import record
 from tests.soak.report import JUDGES, Found, Report
+from tests.soak.waits import waits
 
 _SHARED_MEMORY_MIB = 512
-_PARTS = (*PARTS, "chaos", "record")
+_PARTS = (*PARTS, "chaos", "record", "waits")
 
 
 def _names(text: str) -> frozenset[str]:
@@ -67,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--ignore", type=_names, default=frozenset(), help=f"judges: {', '.join(JUDGES)}")
     parser.add_argument("--attacker", type=int, help="only this one")
-    parser.add_argument("--round", type=int, help="only this round; of chaos, too")
+    parser.add_argument("--round", type=int, help="only this round; of chaos and waits, too")
     parser.add_argument(
         "--sanitized", metavar="FOLDER", help="run the daemon of `make sanitize` (build/sanitize)"
     )
@@ -97,6 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
                     chaos(setting, report, Path(folder), may_fill=private)
                 elif part == "record":
                     record(setting, report, Path(folder))
+                elif part == "waits":
+                    waits(setting, report, Path(folder))
                 else:
                     attack(part, setting, report, Path(folder))
             except Found:

@@ -15,6 +15,7 @@ JUDGES = {
     "latency": "a read of the tree is answered within a bound",
     "memory": "the daemon's own memory is bounded",
     "conservation": "recorded + filtered + told lost = emitted; nothing twice, nothing invented",
+    "waits": "no emit waits for more than 1 ms, whatever the daemon does",
     "order": "time does not go back on a cpu, numbers not in a producer's thread",
     "descriptors": "the daemon's descriptors come back to what they were",
     "idle": "no cpu time once all attackers are gone",

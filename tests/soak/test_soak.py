@@ -31,6 +31,19 @@ from tests.soak.judging import (
     stats_of,
 )
 from tests.soak.report import Found, Report
+from tests.soak.waiting import (
+    CHILDREN,
+    DOUBTFUL,
+    FIRST_OF_CHILD,
+    LOST,
+    MOST_WORST,
+    OF_CHILDREN,
+    OWN,
+    STEADY,
+    TAKEN,
+    Results,
+)
+from tests.soak.waits import WAYS, Program, is_within_bound
 
 TRACE = b"""\
 # tracer: nop
@@ -189,6 +202,52 @@ def test_order_of_what_came_late() -> None:
     assert len(judge_order([line(1, 0, 5), line(1, 1, 5)], Counter({0: 9, 1: 9}))) == 2
     assert late_events(b"entries: 5\nlate events: 2\nlate by at most:     0.001500\n") == 2
     assert late_events(b"entries: 5\n") == 0
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    made = Program(WAYS[0], "p0")
+    yield made
+    made.close()
+
+
+def test_an_emit_that_waits(program: Program) -> None:
+    results = Results(program.fd)
+    results.note(STEADY, 1, 7, 5_000_000, 4_900_000, 0)  # it had no cpu
+    results.note(STEADY, 1, 8, 50_000, 40_000, 1)
+    assert not program.long_waits()
+    results.note(FIRST_OF_CHILD, 1001, 0, 5_000_000, 2_000_000, 1)
+    (emit,) = program.long_waits()
+    assert (emit.kind, emit.who, emit.n, emit.blocked_ns) == (FIRST_OF_CHILD, 1001, 0, 2_000_000)
+    assert is_within_bound(emit, 1_000_000) and not is_within_bound(emit, 999_999)
+    for n in range(MOST_WORST):
+        results.note(STEADY, 1, n, 5_000_000, 2_000_000, 1)
+    assert len(program.long_waits()) == MOST_WORST
+
+
+@pytest.mark.parametrize(
+    ("recorded", "may_miss", "is_right"),
+    [
+        (7, False, True),
+        (8, False, True),
+        (9, False, False),
+        (6, False, False),
+        (6, True, True),
+        (9, True, False),
+    ],
+)
+@pytest.mark.parametrize("at", [OWN, OF_CHILDREN])
+def test_the_sum_of_a_program(
+    program: Program, at: int, recorded: int, may_miss: bool, is_right: bool
+) -> None:
+    for place, number in ((TAKEN, 10), (LOST, 3), (DOUBTFUL, 1)):
+        program.numbers[at + place] = number
+    assert (program.missing(at, recorded, may_miss) == "") == is_right
+
+
+def test_numbers_of_a_programs_children(program: Program) -> None:
+    program.numbers[CHILDREN] = 2
+    assert set(program.told().next_numbers) == {0, 1, 1000, 1001}
 
 
 def test_findings_of_ignored_judges_are_counted_only() -> None:
