@@ -121,6 +121,7 @@ class AcceptedConnection:
     """`pump` is running: an operation in it must not pump it again."""
     answers: Iterator[Message | None] | None = None
     """The remaining responses to received requests, still to be carried out; None when there are none."""
+    received_bytes: int = 0
     descriptors_sent: int = 0
     held: dict[Resource, int] = attrs.field(factory=dict)
     """Amounts counted for its user; with the descriptors of requests that wait in `answers`."""

@@ -87,8 +87,10 @@ LAST_RECORDS_NS = 1_000_000_000
 LAST_WORDS_NS = 1_000_000_000
 
 # How long the requests of a peer that is gone are carried out. The rest of a flood is then skipped, but not
-# its records.
+# its records. A forked child that has ended sent little before: its records need its registrations, however
+# late a busy daemon gets to them.
 LAST_REQUESTS_NS = 2_000_000_000
+LITTLE_BYTES = 16 << 10
 
 # More bytes than a socket can hold.
 _TO_THE_END = 1 << 62
@@ -263,6 +265,7 @@ class Port:
             return _TO_THE_END
         data, fds = piece
         if data:
+            accepted.received_bytes += len(data)
             self._carry_out(accepted, until_ns, data, fds)
             return len(data)
         self._end_of_file(accepted)
@@ -364,7 +367,7 @@ class Port:
         if accepted.gone_ns is None:
             accepted.gone_ns = now_ns
             accepted.link.peer_is_gone()
-        elif now_ns - accepted.gone_ns > LAST_REQUESTS_NS:
+        elif now_ns - accepted.gone_ns > LAST_REQUESTS_NS and accepted.received_bytes > LITTLE_BYTES:
             accepted.connection.pass_over_requests()
 
     def _take_records_of(

@@ -22,6 +22,7 @@ from utracefsd.connections.port import (
     ACCEPT_NS,
     FEW,
     LAST_REQUESTS_NS,
+    LITTLE_BYTES,
     SMALL_PIECE_BYTES,
     TAKE_IN_NS,
 )
@@ -35,8 +36,8 @@ from utracefsd.machine.shares import LIMITS, Resource, Shares
 class TestFloods:
     """Waiting requests of hostile programs; counted in those carried out in one operation on the tree."""
 
-    def many(self, around: Around, cost_ns: int, connections: int = 200) -> list[int]:
-        """Connections with 1000 requests each, of this cost; returns how many were carried out for each."""
+    def many(self, around: Around, cost_ns: int, connections: int = 200, requests: int = 1000) -> list[int]:
+        """Connections with so many requests each, of this cost; returns how many were carried out for each."""
         clients = [around.connect() for _ in range(connections)]
         while len(around.port) < connections:
             around.turn()
@@ -51,7 +52,7 @@ class TestFloods:
         for n, made in enumerate(around.made[:connections]):
             made.answer = functools.partial(answer, n)
         for client in clients:
-            client.sendall(bytes(1000))
+            client.sendall(bytes(requests))
         return done
 
     @pytest.mark.parametrize("cost_ns", [1_000, 27_000, 300_000])
@@ -155,7 +156,7 @@ class TestFloods:
         assert len(around.port) == 100
 
     def test_what_a_peer_left_that_is_gone_has_its_time(self, around: Around) -> None:
-        done = self.many(around, 1_000_000, 1)
+        done = self.many(around, 1_000_000, 1, LITTLE_BYTES + 1)
         around.clients[0].close()
         around.turn()
         assert not around.made[0].passes_over
@@ -166,8 +167,19 @@ class TestFloods:
         while len(around.port):
             around.turn()
 
+    def test_all_requests_of_a_child_that_is_gone(self, around: Around) -> None:
+        """It sent little, and its records need them."""
+        done = self.many(around, 1_000_000, 1)
+        around.clients[0].close()
+        around.turn()
+        while len(around.port):
+            around.now_ns += LAST_REQUESTS_NS
+            around.turn()
+        assert not around.made[0].passes_over
+        assert done == [1000]
+
     def test_half_closed_is_not_gone(self, around: Around) -> None:
-        self.many(around, 1_000_000, 1)
+        self.many(around, 1_000_000, 1, LITTLE_BYTES + 1)
         around.clients[0].shutdown(socket.SHUT_WR)
         for _ in range(3):
             around.turn()
