@@ -292,10 +292,6 @@ def unread_descriptors(where: Where, notes: Notes) -> Counter[str]:
     return talking(where, notes, lambda n: (b"\xc1", request("sync") * 8), fds=fds, rounds=1)
 
 
-def rings_made(where: Where, notes: Notes) -> Counter[str]:
-    return talking(where, notes, lambda n: (request("mmap_ring", {"size": 1 << 20}), b""), rounds=1)
-
-
 def rings_adopted(where: Where, notes: Notes) -> Counter[str]:
     """Imitations of a ring of an earlier daemon: each connection adopts it, and leaves it to the next."""
     held = Descriptors(where.directory, None)
@@ -412,7 +408,6 @@ KINDS: dict[str, Job] = {
     "too many descriptors": too_many_descriptors,
     "hanging descriptors": hanging_descriptors,
     "unread descriptors": unread_descriptors,
-    "rings made": rings_made,
     "rings adopted": rings_adopted,
     "full rings of 64 KiB": small_ring_records,
     "full rings of 1 MiB": ring_records,

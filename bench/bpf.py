@@ -23,6 +23,7 @@ from bench.loops import compiled
 from bench.measure import Row, at_most_row, daemon, in_turns, ratio_row
 from bench.rings import put
 from tests.daemon.consumers.ftrace.histograms import defined
+from tests.daemon.intake.producing import new_ring
 from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
@@ -30,7 +31,6 @@ from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._triggers import HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
-from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 
@@ -99,7 +99,7 @@ def taking_in(keys: bytes | None) -> Callable[[], float]:
         probe.triggers = (HistTrigger(probe.sink, Hist(program, table)),)
     indexes = IndexTable()
     indexes.append(tracepoint)
-    ring = DataRing.create(indexes, os.getpid(), RING)
+    ring = new_ring(indexes, RING)
     intake = Intake(os.cpu_count() or 1)
     intake.add(ring)
     memory = mmap.mmap(ring.fd, os.fstat(ring.fd).st_size)

@@ -27,6 +27,7 @@ import msgpack
 import utracefs
 from bench.intake import call
 from bench.measure import Row, daemon, in_turns, ratio_row, until_off
+from tests.simulation.rings import DataRing
 from utracefs.tree.tracefs import Tracefs
 
 HERE = Path(__file__).parent
@@ -133,7 +134,10 @@ def ring_in_c(folder: str, directory: str) -> Iterator[tuple[InC, Callable[[], o
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(os.path.join(directory, "user_events_data"))
         registered: Any = call(sock, 1, "DIAG_IOCSREG", {"name_args": "bench_c u64 a; u64 b"})
-        fds = mapped_ring(sock)
+        fds = DataRing.make(RING)
+        socket.send_fds(sock, [msgpack.packb([0, 2, "adopt_ring", [{}]])], fds)
+        if msgpack.unpackb(sock.recv(65536))[2]:
+            raise SystemExit("bench: adopt_ring failed")
         program = compiled(folder, "ring.c")
         numbers = [*fds, RING, registered["write_index"]]
         producer = InC([program, *map(str, numbers)], fds)
@@ -143,14 +147,6 @@ def ring_in_c(folder: str, directory: str) -> Iterator[tuple[InC, Callable[[], o
             yield producer, lambda: call(sock, 3, "sync")
         finally:
             producer.close()
-
-
-def mapped_ring(sock: socket.socket) -> list[int]:
-    sock.sendall(msgpack.packb([0, 2, "mmap_ring", [{"size": RING}]]))
-    answer, fds, _, _ = socket.recv_fds(sock, 65536, 2)
-    if msgpack.unpackb(answer)[2]:
-        raise SystemExit(f"bench: mmap_ring: {answer!r}")
-    return fds
 
 
 @attrs.frozen

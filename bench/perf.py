@@ -18,20 +18,20 @@ from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.pages.perf_ring import PerfRingReader
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe, FtraceSink
-from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
+from utracefsd.consumers.perf._sink import PerfProbe
 from utracefsd.events._tracepoint import Tracepoint
 
 ROOM = 40_000
 """Samples of 88 bytes that fit into a ring of 4 MiB."""
 
 
-def event(*sinks: PerfSink, with_ftrace: bool = False) -> Tracepoint:
+def event(*probes: PerfProbe, with_ftrace: bool = False) -> Tracepoint:
     declaration = parse(b"bench_in u64 a; u64 b")
     tracepoint = Tracepoint(2000, declaration.name, declaration.fields)
     if with_ftrace:
         tracepoint.attach(FtraceProbe(FtraceSink(RingBuffer(os.cpu_count() or 1, 8192))))
-    for i, sink in enumerate(sinks):
-        tracepoint.attach(PerfProbe(sink, f"perf:{i}"))
+    for probe in probes:
+        tracepoint.attach(probe)
     return tracepoint
 
 
@@ -39,24 +39,24 @@ def every_record() -> Iterator[Row]:
     """Into a ring that is emptied in between; nothing is lost."""
     fields = parse(b"bench_in u64 a; u64 b").fields
     for what, filter_text in (("", b""), (", with a filter", b"a == 0 || b > 5")):
-        sink = PerfSink(1, sample_period=1, data_pages=1024)
+        probe = PerfProbe("perf:1", 1, sample_period=1, data_pages=1024)
         if filter_text:
-            sink.filter = parse_filter(filter_text, fields)
-        with mmap.mmap(sink.fd, 0) as mapping:
+            probe.filter = parse_filter(filter_text, fields)
+        with mmap.mmap(probe.fd, 0) as mapping:
             reader = PerfRingReader(mapping)
 
             def take(reader: PerfRingReader = reader) -> None:
                 list(reader.take())
 
-            rate = taken_in_s(event(sink), ROOM, take)
-        assert not sink.lost
-        assert sink.count
-        sink.close()
+            rate = taken_in_s(event(probe), ROOM, take)
+        assert not probe.lost_samples
+        assert probe.count
+        probe.close()
         yield at_least_row(f"perf: records sampled at period 1{what}", rate, 3_000_000, "records/s")
 
 
 def one_of_a_thousand() -> Iterator[Row]:
-    sampled = PerfSink(1, sample_period=1000, data_pages=1024)
+    sampled = PerfProbe("perf:1", 1, sample_period=1000, data_pages=1024)
     alone, both = event(with_ftrace=True), event(sampled, with_ftrace=True)
     best = in_turns(
         {"alone": lambda: 1e9 / taken_in_s(alone), "both": lambda: 1e9 / taken_in_s(both)}, repeats=3

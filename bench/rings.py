@@ -15,6 +15,7 @@ import utracefs
 from bench.application import BURST
 from bench.measure import Row, at_least_row, at_most_row, daemon, in_turns, ratio_row, statement_ns, until_off
 from tests.daemon.consumers.ftrace.histograms import defined
+from tests.daemon.intake.producing import new_ring
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
@@ -23,7 +24,6 @@ from utracefsd.consumers.ftrace.hist._hist import Hist, HistTable
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 from utracefsd.consumers.ftrace.trigger._triggers import HistTrigger
 from utracefsd.events._tracepoint import Tracepoint
-from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 
@@ -67,7 +67,7 @@ def taken_in_s(
     table = IndexTable()
     table.append(tracepoint)
     size = 16 << 20
-    ring = DataRing.create(table, os.getpid(), size)
+    ring = new_ring(table, size)
     intake = Intake(os.cpu_count() or 1)
     intake.add(ring)
     memory = mmap.mmap(ring.fd, os.fstat(ring.fd).st_size)

@@ -26,6 +26,7 @@ import errno
 import functools
 import itertools
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +49,6 @@ from utracefsd.consumers.stream.streams import Streams
 from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
-from utracefsd.events.notifier import Change
 from utracefsd.events.status_file import PAGE_SIZE, StatusFile
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._journal import Journal
@@ -61,7 +61,6 @@ from utracefsd.machine.faults import Faults
 from utracefsd.machine.kept_file import UnreadableError
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import (
-    cpu_time_ms,
     free_memory_kb,
     is_running,
     make_comm_table,
@@ -97,16 +96,6 @@ LOOK_AGAIN_NS = 50_000_000
 # How long events wait after a restart for the programs that used them, and instances for their owners. A
 # client tries again within a second.
 GRACE_NS = 10_000_000_000
-
-
-@attrs.frozen
-class _Former:
-    """The previous daemon's state, and the open files of this one's."""
-
-    state: Taken | None
-    events: Sequence[Event]
-    journal: Journal
-    log_file: LogFile | None
 
 
 @attrs.frozen(kw_only=True)
@@ -181,19 +170,19 @@ class Daemon:
         # The previous daemon's events come before everything that refers to them.
         nr_cpus = possible_cpus()
         with self._readable():
-            former = self._take_over(nr_cpus, options.discard_state)
-        self._took_over = former.state is not None
-        self._restarts = 0 if former.state is None else former.state.restarts + 1
-        self.cells = former.journal.cells
-        with self._readable(former.log_file):
-            self.instances = self._make_instances(former, nr_cpus, options.buffer_size_kb)
+            former, events, journal, log_file = self._take_over(nr_cpus, options.discard_state)
+        self._took_over = former is not None
+        self._restarts = 0 if former is None else former.restarts + 1
+        self.cells = journal.cells
+        with self._readable(log_file):
+            self.instances = self._make_instances(former, events, journal, nr_cpus, options)
         # Their programs, and the owners of instances, have this long to come back.
-        self._holds = any(not event.persistent for event in former.events) or any(
+        self._holds = any(not event.persistent for event in events) or any(
             instance.settings.owner_returns for instance in self.instances
         )
         self.listens()
         self._look_again_ns = now_ns()
-        self.table.hold(event for event in former.events if not event.persistent)
+        self.table.hold(event for event in events if not event.persistent)
         self.remove_state = False
         """Whether `close` removes the state. Set it only when the daemon is ended for good; any other end
         leaves everything for the next one."""
@@ -201,28 +190,42 @@ class Daemon:
         names = WriterNames(self.comms.comm, self.comms.last_comm)
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
         self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
-        known = None if former.state is None else former.state.rings
-        self.rings = Rings(nr_cpus, self, former.journal, known, store, stored)
+        known = None if former is None else former.rings
+        self.rings = Rings(nr_cpus, self, journal, known, store, stored)
         self.streams.on_lossless = self.rings.look_at_waits
         # The log begins when all that was taken over is in place; until then nothing may be recorded.
-        self.state = self._make_state(former)
-        if self._took_over:
-            daemon_log("events-taken-over", events=len(former.events))
-        self.plugins = Plugins(
-            self.table, now_ns, entry_points=Installed(options.plugins), options=options.plugin_options
+        self.state = State(
+            self._folder,
+            self.table,
+            self.instances,
+            self.comms,
+            self.rings,
+            journal.fired,
+            log_file,
+            self._restarts,
         )
+        if self._took_over:
+            daemon_log("events-taken-over", events=len(events))
+        self.plugins = Plugins(self.table, now_ns, Installed(options.plugins), options.plugin_options or {})
         self.tree = Tree(Parts(self.table, self.instances, self.plugins, self.comms, self._stats_text))
         # Ports are last: from here on requests may come.
         make_port = functools.partial(Port, now_ns=now_ns, before_sending=self.save, faults=self.faults)
-        self.data = make_port(DATA, self._open_data, shares=self.shares, closed=self._data_closed)
+        self.data = make_port(DATA, self._open_data, shares=self.shares)
         self.data.acceptor.on_behind = self.rings.note_behind
-        self.tracefs = make_port(TRACEFS, self.open_tracefs, max_connections=MAX_TRACEFS_CONNECTIONS)
+        self.tracefs = make_port(
+            TRACEFS,
+            self.open_tracefs,
+            shares=Shares.without_limits(),
+            max_connections=MAX_TRACEFS_CONNECTIONS,
+        )
         self._handles = itertools.count(1)
         self._taking_in = False
         self._hold_records = self.gathering
         """Records over the socket wait while rings of the previous daemon may bring older ones."""
 
-    def _take_over(self, nr_cpus: int, discard_state: bool) -> _Former:
+    def _take_over(
+        self, nr_cpus: int, discard_state: bool
+    ) -> tuple[Taken | None, list[Event], Journal, LogFile]:
         """Restore the events of the previous daemon, and open the files of this one's state: before anything
         is recorded, and before the ring buffers take space."""
         folder = self._folder
@@ -240,13 +243,20 @@ class Daemon:
         with self._made(folder.log):
             log_file = folder.open_log()
         self._keep_room()
-        return _Former(state, events, journal, log_file)
+        return state, events, journal, log_file
 
-    def _make_instances(self, former: _Former, nr_cpus: int, buffer_size_kb: int | None) -> Instances:
+    def _make_instances(
+        self,
+        former: Taken | None,
+        events: Sequence[Event],
+        journal: Journal,
+        nr_cpus: int,
+        options: DaemonOptions,
+    ) -> Instances:
         """The ftrace instances, restored from the previous daemon's."""
         tables = Tables(self._folder.path, free_memory_kb=free_memory_kb)
-        if former.state is not None:
-            tables.reserve(saved_table(extra)[0] for extra in former.state.extras())
+        if former is not None:
+            tables.reserve(saved_table(extra)[0] for extra in former.extras())
         instances = Instances(
             self.table,
             self.comms,
@@ -257,40 +267,25 @@ class Daemon:
             storage=self._folder.buffers_of,
             cells=self.cells,
             tables=tables,
-            restored=None if former.state is None else former.state.names(),
+            restored=None if former is None else former.names(),
         )
-        journal = former.journal
         instances.on_removed.append(lambda instance: journal.forget_buffer(instance.number))
-        if former.state is not None:
-            restore_instances(former.state, instances, former.events)
-            self.comms.restore(former.state.comms)
+        if former is not None:
+            restore_instances(former, instances, events)
+            self.comms.restore(former.comms)
             instances.remove_left_over()
-        elif buffer_size_kb is not None:
-            instances.top.store.resize(buffer_size_kb)
+        elif options.buffer_size_kb is not None:
+            instances.top.store.resize(options.buffer_size_kb)
         self.cells.drop_the_rest()
         tables.remove_the_rest()
         return instances
 
-    def _make_state(self, former: _Former) -> State:
-        with self._made(self._folder.log, self.rings.close):
-            return State(
-                self._folder,
-                self.table,
-                self.instances,
-                self.comms,
-                self.rings,
-                former.journal.fired,
-                former.log_file,
-                self._restarts,
-            )
-
     @contextmanager
-    def _made(self, path: Path, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def _made(self, path: Path) -> Iterator[None]:
         """Errors of a file without which the daemon cannot run. TraceError."""
         try:
             yield
         except (OSError, MemoryError) as error:
-            undo()
             self.status_file.close()
             number = error.errno if isinstance(error, OSError) else errno.ENOMEM
             why = error.strerror if isinstance(error, OSError) else os.strerror(errno.ENOMEM)
@@ -326,30 +321,13 @@ class Daemon:
         return journal
 
     def open_tracefs(self, peer: Peer) -> TracefsConnection:
-        """A connection to the tree. The socket's mode and group only permit administrators.
-
-        It shows that its process lives, like a data connection: enable words are removed with a process's
-        last connection.
-        """
-        self.table.process_connected(peer)
+        """A connection to the tree. The socket's mode and group only permit administrators."""
         self._remember(peer)  # it may write markers
         return TracefsConnection(self, peer)
-
-    def tracefs_closed(self, peer: Peer) -> None:
-        """A connection of this peer to the tree was closed."""
-        self.table.process_disconnected(peer)
 
     def new_handle(self) -> int:
         """The number of an open file, perf event or stream of any connection to the tree."""
         return next(self._handles)
-
-    def begin_change(self) -> None:
-        """An operation on the tree begins; `take_change` ends it."""
-        self.table.enablers.notifiers.begin()
-
-    def take_change(self) -> Change | None:
-        """The enablers that it changed, if they have to be acknowledged."""
-        return self.table.enablers.notifiers.take(self.now_ns())
 
     def take_in_acknowledgements(self) -> None:
         """Carry out everything that producers sent over their sockets."""
@@ -529,12 +507,6 @@ class Daemon:
         time_ns = self.rings.take_in_before_others()
         return self.now_ns() if time_ns is None and not self._hold_records else time_ns
 
-    def _data_closed(self, peer: Peer) -> None:
-        # An ended process is a zombie for a moment, and /proc still has its last name. If it ended long ago,
-        # and a child keeps the connection, its number may belong to another process now.
-        if task := peer.lives():
-            self.comms.remember(peer.pid, peer.pid, task=task)
-
     def _stats_text(self) -> bytes:
         """The file daemon_stats."""
         lines = [
@@ -542,7 +514,7 @@ class Daemon:
             f"pid: {os.getpid()}\n",
             f"started, ms since 1970: {self._started_ms}\n",
             f"restarts that took over the state: {self._restarts}\n",
-            f"cpu time, in ms: {cpu_time_ms()}\n",
+            f"cpu time, in ms: {time.process_time_ns() // 1_000_000}\n",
             f"resident memory, in bytes: {resident_bytes()}\n",
             f"memory of the state's files, in bytes: {self._folder.used_bytes()}\n",
             f"free for the state's files, in bytes: {self._folder.free_bytes()}\n",

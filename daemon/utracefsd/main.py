@@ -320,8 +320,6 @@ def _run(process: Callable[[], Awaitable[None]]) -> int:
         status = 1
     else:
         status = 0
-    finally:
-        collector.give_back()
     return status  # (Python 3.11.2 makes an exception group of a SystemExit that is raised in `except*`)
 
 

@@ -103,16 +103,9 @@ MAX_PERF_DATA_PAGES: Final = 16384
 """64 MiB of the daemon's memory for one perf event; perf(1) asks for 128 to 512 pages. Above: EINVAL.
 Older daemons have 1024."""
 
-DATA_RING_SIZE: Final = 16 << 20
-"""Default size of a data ring in bytes: half a million records, the fastest loop for some ten milliseconds.
-Idle it takes the memory of a sixteenth. DR_DEFAULT_SIZE of include/data_ring.h."""
-
 MIN_DATA_RING: Final = 64 << 10
 """Smallest data ring in bytes: it holds payloads up to 65,512 bytes; larger ones are lost and counted.
 DR_MIN_SIZE of include/data_ring.h."""
-
-MAX_DATA_RING: Final = 64 << 20
-"""Largest data ring in bytes. DR_MAX_SIZE of include/data_ring.h."""
 
 STREAM_RING_SIZE: Final = 4 << 20
 """Default size of a stream's ring in bytes: some ten thousand records, which is a few rounds of the daemon

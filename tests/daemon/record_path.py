@@ -11,6 +11,7 @@ from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.stream._sink import StreamProbe, StreamSink
 from utracefsd.events._tracepoint import Probe, Tracepoint
+from utracefsd.intake._index_table import IndexTable
 
 PID = 46
 
@@ -20,8 +21,19 @@ def tracepoint(command: bytes = b"test u32 a", event_id: int = 1039) -> Tracepoi
     return Tracepoint(event_id, declaration.name, declaration.fields)
 
 
-def write(to: Tracepoint, payload: bytes, *, ts_ns: int = 1000, cpu: int = 0, pid: int = PID) -> int:
-    return to.write(payload, ts_ns=ts_ns, cpu=cpu, pid=pid)
+def write(
+    to: Tracepoint,
+    payload: bytes,
+    *,
+    ts_ns: int = 1000,
+    cpu: int = 0,
+    pid: int = PID,
+    tgid: int | None = None,
+) -> int:
+    """0, or -errno."""
+    table = IndexTable()
+    table.append(to)
+    return min(table.write(bytes(4) + payload, pid, ts_ns, tgid, cpu), 0)
 
 
 def ftrace(nr_cpus: int = 2, size_kb: int = 64) -> FtraceSink:

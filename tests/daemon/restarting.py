@@ -13,6 +13,7 @@ from typing import Any
 
 import msgpack
 
+from tests.daemon.record_path import write as write_record
 from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.events.event import CommandString, Event
 from utracefsd.machine.peer import Peer
@@ -94,7 +95,7 @@ def packed(*things: Any) -> bytes:
 def emit(event: Event, n: int) -> None:
     """A record with the field n, on cpu 0 or 1."""
     payload = struct.pack("<I", n)
-    assert event.tracepoint.write(payload, ts_ns=time.monotonic_ns(), cpu=n % 2, pid=os.getpid()) == 0
+    assert write_record(event.tracepoint, payload, ts_ns=time.monotonic_ns(), cpu=n % 2, pid=os.getpid()) == 0
 
 
 def logged(folder: Path) -> bytes:

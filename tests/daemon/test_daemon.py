@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,6 +18,7 @@ import msgpack
 import pytest
 
 from tests.daemon.restarting import logged, one_cpu
+from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import encode_request
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon, DaemonOptions
@@ -57,8 +58,10 @@ class Around:
         for accepted in port.ready():
             port.pump(accepted)
 
-    def ask(self, port: Port, client: socket.socket, method: str, *params: Any) -> Any:
-        client.sendall(encode_request(1, method, list(params)))
+    def ask(
+        self, port: Port, client: socket.socket, method: str, *params: Any, fds: Sequence[int] = ()
+    ) -> Any:
+        socket.send_fds(client, [encode_request(1, method, list(params))], fds)
         until = time.monotonic() + 60
         while not select.select([client], [], [], 0)[0]:  # a step that began late leaves the rest to the next
             assert time.monotonic() < until
@@ -86,7 +89,10 @@ def test_numbers_without_an_event_are_one_line_of_the_state(around: Around) -> N
     """A line for each took 0.1 s of one request."""
     daemon = around.daemon
     producer = around.connect(daemon.data)
-    around.ask(daemon.data, producer, "mmap_ring", {"size": 65536})
+    fds = MadeRing.make(65536)
+    around.ask(daemon.data, producer, "adopt_ring", {}, fds=fds)
+    for fd in fds:
+        os.close(fd)
     daemon.rings.on_grown = grown = Mock(side_effect=daemon.rings.on_grown)
     around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n", "write_index": 65535})
     assert grown.call_count == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.record_path import write as write_record
 from tests.daemon.restarting import daemon_in, die, finish, read, register, write
 from utracefsd.daemon import Daemon
 
@@ -31,7 +32,7 @@ def test_a_table_that_is_damaged_begins_again(folder: Path, caplog: pytest.LogCa
     daemon = daemon_in(folder)
     event = register(daemon, b"a u32 v", PERSIST)
     write(daemon, A + b"trigger", b"hist:keys=v", False)
-    event.tracepoint.write(struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
+    write_record(event.tracepoint, struct.pack("<I", 2), ts_ns=1, cpu=0, pid=1)
     die(daemon)
     content = (folder / "hist.1").read_bytes()
     (folder / "hist.1").unlink()
@@ -84,9 +85,9 @@ def test_variables_and_actions_survive(folder: Path) -> None:
         b"hist:keys=id:y=$x+0:m=rc:onmatch(user_events.start).lat(id,$x):onmax($m).save(rc)",
         False,
     )
-    start.tracepoint.write(struct.pack("<QI", 1, 7), ts_ns=1, cpu=0, pid=1)
-    start.tracepoint.write(struct.pack("<QI", 2, 8), ts_ns=1, cpu=0, pid=1)
-    done.tracepoint.write(struct.pack("<Qi", 1, 5), ts_ns=1, cpu=0, pid=1)
+    write_record(start.tracepoint, struct.pack("<QI", 1, 7), ts_ns=1, cpu=0, pid=1)
+    write_record(start.tracepoint, struct.pack("<QI", 2, 8), ts_ns=1, cpu=0, pid=1)
+    write_record(done.tracepoint, struct.pack("<Qi", 1, 5), ts_ns=1, cpu=0, pid=1)
     paths = [
         f"events/user_events/{name}".encode()
         for name in ("done/hist", "done/trigger", "start/hist", "start/trigger")
@@ -95,7 +96,7 @@ def test_variables_and_actions_survive(folder: Path) -> None:
     assert b"max:          5  rc:          5" in before[0]
     done = after.table.events()[0]
     for id in (1, 2):
-        done.tracepoint.write(struct.pack("<Qi", id, 5), ts_ns=1, cpu=0, pid=1)
+        write_record(done.tracepoint, struct.pack("<Qi", id, 5), ts_ns=1, cpu=0, pid=1)
     assert b"Hits: 2\n" in read(after, paths[0])
     trace = read(after, b"trace")
     assert trace.count(b"lat: id=1 w=7\n") == 1

@@ -14,8 +14,9 @@ import attrs
 import msgpack
 import pytest
 
-from tests.daemon.intake.producing import COMMITTED, DATA, HEAD, Producer
+from tests.daemon.intake.producing import COMMITTED, DATA, HEAD, Producer, adopt_new
 from tests.daemon.restarting import ROOT, Clock, daemon_in, die, finish, read, register, write
+from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.connections.data_connection import DataConnection
@@ -35,7 +36,10 @@ class Program:
         assert accepted is not None
         assert isinstance(accepted.connection, DataConnection)
         self.send("DIAG_IOCSREG", {"name_args": "a u32 n"})
-        self.send("mmap_ring", {"size": 1 << 16})
+        fds = MadeRing.make(1 << 16)
+        socket.send_fds(self.sock, [encode_request(1, "adopt_ring", [{}])], fds)
+        for fd in fds:
+            os.close(fd)
         assert [error for _, _, error, _ in self.heard()] == [None, None]
         ring = accepted.connection._ring
         assert ring is not None
@@ -80,7 +84,7 @@ def program(folder: Path, clock: Clock) -> Iterator[Program]:
     task = read_task(os.getppid())
     assert task is not None
     other = attrs.evolve(ROOT, pid=os.getppid(), start_time=task.start_time)
-    before.rings.create(IndexTable(), other, 1 << 16, lambda error: None)
+    adopt_new(before.rings, IndexTable(), other, 1 << 16, lambda error: None)
     before.save()
     die(before)
     daemon = daemon_in(folder, clock)
@@ -105,7 +109,7 @@ def test_a_reconnected_program_has_a_second_to_hand_over_its_ring(folder: Path, 
     task = read_task(os.getpid())
     assert task is not None
     mine = attrs.evolve(ROOT, start_time=task.start_time)
-    before.rings.create(IndexTable(), mine, 1 << 16, lambda error: None)
+    adopt_new(before.rings, IndexTable(), mine, 1 << 16, lambda error: None)
     before.save()
     die(before)
     daemon = daemon_in(folder, clock)

@@ -30,8 +30,8 @@ from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_ids import EventIds
 from utracefsd.events.event_table import EventTable
-from utracefsd.intake.known_rings import KnownRing
-from utracefsd.intake.rings import Rings
+from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake.rings import KnownRing, Rings
 from utracefsd.machine.comms import CommTable
 from utracefsd.machine.shares import Resource, Shares
 from utracefsd.state import log_file
@@ -112,13 +112,13 @@ def removed_events_are_not_written_down(real: Any, *args: Any) -> None: ...
 
 @fault(Port, "_send")
 def an_answer_is_sent_before_it_is_written_down(real: Any, port: Port, accepted: Any) -> None:
-    port._before_sending = None
+    port._before_sending = lambda: None
     real(port, accepted)
 
 
 @fault(DataConnection, "_drop_references")
 def a_connection_that_ends_keeps_its_events(real: Any, connection: DataConnection, now_ns: int) -> None:
-    connection.index_table.clear()
+    connection.index_table = IndexTable()
 
 
 @fault(EventTable, "end_hold")

@@ -178,14 +178,18 @@ class Program:
         """In the store."""
         return f"data-ring.{os.fstat(self.ring_fds[0]).st_ino}" if self.ring_fds else None
 
-    def make_ring(self, size: int) -> None:
-        self.is_early = self.is_unknown = self.is_new = True
+    def make_ring(self, size: int, *, early: bool) -> None:
+        self.is_early = self.is_unknown = early
+        self.is_new = True
         self.ring_fds = DataRing.make(size)
         self.ring = DataRing(self.ring_fds[0])
 
-    def map_ring(self) -> None:
-        self.ring_fds, self.answers.fds = self.answers.fds, []
-        self.ring = DataRing(self.ring_fds[0])
+    def drop_ring(self) -> None:
+        if self.ring is not None:
+            self.ring.close()
+        self.ring, self.is_new = None, False
+        while self.ring_fds:
+            os.close(self.ring_fds.pop())
 
     def disconnect(self) -> None:
         self.indexed = self.room = 0

@@ -842,7 +842,7 @@ class World:
         """Without a connection."""
         uid = USERS[user % len(USERS)]
         program = Program(self.machine.start(uid), uid)
-        program.make_ring(DATA_RINGS[number % 7 == 0])
+        program.make_ring(DATA_RINGS[number % 7 == 0], early=True)
         self._note_ring(program)
         for i in range(1 + number % 3):
             of = (event + i) % len(NAMES)
@@ -937,20 +937,18 @@ class World:
             return program.ring is not None
         size = DATA_RINGS[program.pid % 2]
         is_full = self._has_no_room_for(program, size)
-        try:
-            error, _result = self._ask(program.answers, "mmap_ring", {"size": size})
-        except Killed:
-            for name in self.store.kept.keys() - self.rings.keys():  # which the program never got
-                self.rings[name] = lost = Program(0, program.uid)
-                lost.ring_size = size
-            raise
+        program.make_ring(size, early=False)
+        self._note_ring(program)
+        self.each(lambda m: vars(m.programs[program.pid]).update(ring=[], adopted=False))
+        error, _result = self._ask(program.answers, "adopt_ring", {}, fds=program.ring_fds)
         if is_full:
             expect("ring", error and error[0], errno.ENOMEM)
         if error is None:
-            program.map_ring()
-            self._note_ring(program)
-            self.each(lambda m: vars(m.programs[program.pid]).update(ring=[], adopted=True))
+            program.is_new = False
+            self.each(lambda m: vars(m.programs[program.pid]).update(adopted=True))
         else:
+            program.drop_ring()
+            self.each(lambda m: setattr(m.programs[program.pid], "ring", None))
             self.reached[f"ring errno {error[0]}"] += 1
         return error is None
 

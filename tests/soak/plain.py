@@ -9,6 +9,8 @@ from typing import Any
 
 import msgpack
 
+from tests.simulation.rings import DataRing
+
 HEAD, TAIL, LOST, NEED_WAKEUP = 64, 128, 192, 256
 HEADER_BYTES = 65536
 LOST_BYTES = 16384
@@ -56,8 +58,8 @@ class PlainConnection:
 
     def make_ring(self, size: int) -> tuple[int, int]:
         """Descriptors of the memory and of the doorbell."""
-        self.call("mmap_ring", {"size": size})
-        fd, doorbell = self.take_fds()
+        fd, doorbell = DataRing.make(size)
+        self.call("adopt_ring", {}, fds=(fd, doorbell))
         return fd, doorbell
 
     def close(self) -> None:

@@ -9,8 +9,11 @@ from typing import Protocol
 
 import attrs
 
+from utracefs_protocol import connection as protocol
+from utracefs_protocol.errors import TraceError
 from utracefsd.connections.link import Link
-from utracefsd.machine.shares import Resource
+from utracefsd.machine.peer import Peer
+from utracefsd.machine.shares import Resource, Shares
 
 # Bytes that may wait to be read, beyond the socket's own buffer, before reading requests stops: of a producer
 # the responses to some thousand registrations, of an administrator one response may be larger (read_file up
@@ -37,12 +40,8 @@ class Connection(Protocol):
         """The connection must end: its last message is sent."""
 
     @property
-    def bytes_pending(self) -> int:
-        """Bytes received and not yet processed."""
-
-    @property
-    def pending_head(self) -> int | None:
-        """The first of them, which shows their kind."""
+    def stream(self) -> protocol.Connection:
+        """Decodes what was received."""
 
     @property
     def is_blocked(self) -> bool:
@@ -106,6 +105,10 @@ TRACEFS = Rules(
 )
 
 
+OF_A_CONNECTION = (Resource.CONNECTIONS, Resource.DESCRIPTORS)
+"""What its user needs one of for a connection."""
+
+
 @attrs.define(eq=False)
 class AcceptedConnection:
     link: Link
@@ -115,6 +118,7 @@ class AcceptedConnection:
     used_ns: int
     served_ns: int
     """Service time (fair_scheduler.py)."""
+    _shares: Shares
     mask: int = READ
     """Events that epoll watches."""
     pumping: bool = False
@@ -139,3 +143,37 @@ class AcceptedConnection:
     def open(self) -> bool:
         """Whether it is read."""
         return self.ending_ns is None and not self.link.closed
+
+    def hold(self, resource: Resource, amount: int) -> TraceError | None:
+        """It holds so much now. Returns the error if that is too much; it is counted all the same."""
+        if self.link.closed:
+            return None
+        peer, more = self.link.peer, amount - self.held.get(resource, 0)
+        self.held[resource] = amount
+        if more <= 0:
+            self._shares.drop(resource, peer.share, -more)
+            return None
+        refusal = None
+        try:
+            self._shares.check(resource, peer.share, more, privileged=peer.privileged)
+        except TraceError as error:
+            refusal = error
+        self._shares.add(resource, peer.share, more)
+        return refusal
+
+    def hold_nothing(self) -> None:
+        for resource, amount in self.held.items():
+            self._shares.drop(resource, self.share, amount)
+        self.held.clear()
+
+    def belongs_to(self, peer: Peer) -> None:
+        """A proxy opened it on behalf of this process of another user: charge it, with all that it holds, to
+        this process from now on. TraceError(EMFILE): that user has too many connections; nothing changed."""
+        before = self.link.peer
+        if before.share != peer.share:
+            for resource in OF_A_CONNECTION:
+                self._shares.check(resource, peer.share, privileged=peer.privileged)
+            for resource, amount in self.held.items():
+                self._shares.drop(resource, before.share, amount)
+                self._shares.add(resource, peer.share, amount)
+        self.link.peer = peer

@@ -22,6 +22,8 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
+import attrs
+
 from utracefsd.connections.accepted_connection import Rules
 from utracefsd.connections.fair_scheduler import FairScheduler
 from utracefsd.connections.link import Link
@@ -59,40 +61,32 @@ ACCEPT_PAUSE_NS = 100_000_000
 _CAPACITY_ERRNOS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
 
+@attrs.define(eq=False)
 class Acceptor:
-    """The listening side of one port. `epoll` is the port's, and watches the listening socket.
+    """The listening side of one port."""
 
-    refuse: called with a socket that exceeds a limit; closes it.
-    """
-
-    def __init__(
-        self,
-        rules: Rules,
-        epoll: select.epoll,
-        scheduler: FairScheduler,
-        shares: Shares,
-        refuse: Callable[[socket.socket, int], None],
-    ) -> None:
-        self._rules = rules
-        self._epoll = epoll
-        self._scheduler = scheduler
-        self._shares = shares
-        self._refuse = refuse
-        self.on_behind: Callable[[int, bool], None] = lambda share, is_behind: None
-        """Called with a user whose waiting sockets become many, and when they are few again."""
-        self._behind: set[int] = set()
-        """Users for whom it was called."""
-        self._listener: socket.socket | None = None
-        self.fd = -1
-        """The listening socket's."""
-        self._arrived: dict[int, deque[socket.socket]] = {}
-        """By the user charged for them; no queue is empty."""
-        self._number = 0
-        self.refused = 0
-        """Connections that were closed at once, also by the port, for a limit. Their programs try again."""
-        self.again_ns: int | None = None
-        """End of a pause; None: there is no pause."""
-        self._reserve: int | None = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    _rules: Rules
+    _epoll: select.epoll
+    """The port's, which watches the listening socket."""
+    _scheduler: FairScheduler
+    _shares: Shares
+    _refuse: Callable[[socket.socket, int], None]
+    """Called with a socket that exceeds a limit; closes it."""
+    on_behind: Callable[[int, bool], None] = lambda share, is_behind: None
+    """Called with a user whose waiting sockets become many, and when they are few again."""
+    _behind: set[int] = attrs.Factory(set)
+    """Users for whom it was called."""
+    _listener: socket.socket | None = None
+    fd: int = -1
+    """The listening socket's."""
+    _arrived: dict[int, deque[socket.socket]] = attrs.Factory(dict)
+    """By the user charged for them; no queue is empty."""
+    _number: int = 0
+    refused: int = 0
+    """Connections that were closed at once, also by the port, for a limit. Their programs try again."""
+    again_ns: int | None = None
+    """End of a pause; None: there is no pause."""
+    _reserve: int | None = attrs.Factory(lambda: os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
 
     def listen(self, sock: socket.socket) -> None:
         """Accept from `sock`, which already listens; the caller closes it after this."""

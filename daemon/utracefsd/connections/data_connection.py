@@ -12,8 +12,7 @@ event in it until it closes.
     mmap_status []              mmap of user_events_status            3.4
     write [bin]                 write(2), acknowledged                3.5
     sync []                     all my records reached the consumers  3.6
-    mmap_ring [{size}]          a data ring for this connection       3.7
-    adopt_ring [{}]             use a ring from before a restart      3.7
+    adopt_ring [{}]             take records from this data ring      3.7
     notify_enablers [{}]        notify me of changes to my tokens     3.8
     open_for [process]          I represent that process              3.9
     (bare bin)                  write(2), one way                     2, 3.5
@@ -21,8 +20,9 @@ event in it until it closes.
 **Order.** Messages are carried out in order of arrival, so a record may use the write_index of a registration
 in the same packet, and everything before an invalid byte is carried out.
 
-**Refused records** are reported in `write_error` notifications (write_errors.py), those in a data ring with
-the next bytes that come over the socket (a `sync`). `next_timer_ns` says when the next is due.
+**Refused records** are reported in `write_error` notifications, by errno and write_index: the first at once, then at
+most one a second, the largest count first. Those in a data ring are seen with the next bytes that come over
+the socket (a `sync`). `next_timer_ns` says when the next is due.
 
 **Descriptors** arrive with some bytes of the stream, beside the first byte of their request. A request uses
 descriptors that came with or before its first byte and after the last byte of the message before the packet;
@@ -34,7 +34,7 @@ for HALF_MESSAGE_NS.
 change, or when the previous one is acknowledged.
 
 **On behalf.** After `open_for`, `peer` is that process: its limits count, it owns the events and enable
-words. The port charges the connection to that user (connection_shares.py).
+words. The port charges the connection to that user.
 
 **Turns.** Between two messages `receive` yields None, where its port may serve others.
 
@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -67,7 +68,6 @@ from utracefs_protocol.messages import data as messages
 from utracefs_protocol.messages import tracefs
 from utracefs_protocol.messages.rows import Params
 from utracefs_protocol.text import shown
-from utracefsd.connections.write_errors import WriteErrors
 from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
@@ -95,6 +95,9 @@ rest."""
 
 MAX_WAITING_SYNCS = 64
 """`sync` requests that wait while data rings of the previous daemon may still come back."""
+
+WRITE_ERROR_INTERVAL_NS = 1_000_000_000
+"""Interval of `write_error`, so that a program that writes invalid records gets no notification for each."""
 
 MAX_REFUSED = 64
 """Lines of refused_events."""
@@ -150,7 +153,7 @@ class DataConnection:
         self._on_behalf = False
         self._notifier: Notifier | None = None
         self._ring: DataRing | None = None
-        self._connection = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
+        self.stream = Connection(max_object=MAX_DATA_OBJECT, take_records=self._take_records)
         self._write_index_of: dict[Event, int] = {}
         self._room = 0
         """Number of registrations counted for its user."""
@@ -169,9 +172,10 @@ class DataConnection:
         """msgids of `sync` requests that wait until rings are read."""
         self._at_end = False
         """Whether the peer's end of file was read."""
-        self._refused = WriteErrors(self.index_table)
+        self._next_error_ns: int | None = None
+        """When the next `write_error` may be sent; None: at once."""
         self._closed = False
-        self.table.process_connected(peer)
+        self.table.enablers.hold(peer)
 
     # Called by the port
 
@@ -181,16 +185,6 @@ class DataConnection:
         are answered at once."""
         has_news = self._notifier is not None and self._notifier.has_news
         return has_news or bool(self._syncs or self._outgoing)
-
-    @property
-    def bytes_pending(self) -> int:
-        """Bytes received and not yet processed."""
-        return self._connection.bytes_pending
-
-    @property
-    def pending_head(self) -> int | None:
-        """The first of them."""
-        return self._connection.pending_head
 
     @property
     def is_blocked(self) -> bool:
@@ -223,7 +217,7 @@ class DataConnection:
             close_foreign(fds, self.peer.share)
             return
         self._packet_ns = now_ns
-        self._straddling = self._connection.bytes_pending > 0
+        self._straddling = self.stream.bytes_pending > 0
         if fds:
             (self._coming_fds if self._straddling else self._fds).extend(fds)
             if len(self._fds) + len(self._coming_fds) > MAX_WAITING_DESCRIPTORS:
@@ -233,7 +227,7 @@ class DataConnection:
                 yield from self._take_outgoing()
                 return
         try:
-            for message in self._connection.receive_in_turns(data):
+            for message in self.stream.receive_in_turns(data):
                 if message is None:
                     yield None
                     if self.closing:  # its ring turned out invalid meanwhile
@@ -272,13 +266,13 @@ class DataConnection:
         """The peer is gone and the time for its requests is over: from now on only records are taken in.
         Those of a ring need their registrations; the first request may be a ring."""
         if self._has_begun and not (self._ring is not None and self._ring.is_early):
-            self._connection.records_only = True
+            self.stream.records_only = True
 
     def next_timer_ns(self) -> int | None:
         """When `speak` has a message; None: never."""
         if self.closing:
             return None
-        due_ns = self._refused.due_ns
+        due_ns = self._next_error_ns if self.index_table.refused else None
         if self._kept_until_ns is not None and (due_ns is None or self._kept_until_ns < due_ns):
             due_ns = self._kept_until_ns
         return due_ns
@@ -293,7 +287,8 @@ class DataConnection:
             if self._syncs and not self._waits_for_rings():
                 syncs, self._syncs = self._syncs, []
                 for msgid in syncs:
-                    self._synced(msgid)
+                    self._carry_out_sync()
+                    self._send(encode_response(msgid, None))
             self._tell_refused(now_ns)
             if self._notifier is not None and (message := self._notifier.next_message()) is not None:
                 self._send(message)
@@ -305,13 +300,14 @@ class DataConnection:
         if self._closed:
             return
         self._closed = self.closing = True
-        self._connection.close()
+        self.stream.close()
         with contextlib.ExitStack() as steps:  # from the last to the first, each even if another fails
-            steps.callback(self.table.process_disconnected, self.peer)
+            steps.callback(self._remember_name)
+            steps.callback(self.table.enablers.drop, self.peer)
             steps.callback(self._drop_references, now_ns)
             if self._notifier is not None:
                 notifier, self._notifier = self._notifier, None
-                steps.callback(self.table.notifier_closed, notifier, now_ns)
+                steps.callback(self.table.enablers.close_notifier, notifier, now_ns)
             if self._ring is not None:
                 ring, self._ring = self._ring, None
                 steps.callback(self._rings.drop, ring)
@@ -320,9 +316,15 @@ class DataConnection:
                     steps.callback(os.close, fd)
             steps.callback(self._drop_fds)
 
+    def _remember_name(self) -> None:
+        # An ended process is a zombie for a moment, and /proc still has its last name. If it ended long ago,
+        # and a child keeps the connection, its number may belong to another process now.
+        if task := self.peer.lives():
+            self._services.comms.remember(self.peer.pid, self.peer.pid, task=task)
+
     def _drop_references(self, now_ns: int) -> None:
         self._rings.ended(self.index_table)
-        self.index_table.clear()
+        self.index_table = IndexTable()  # its ring may go on with the other one
         room, self._room = self._room, 0
         self.table.shares.drop(Resource.REGISTRATIONS, self.peer.share, room)
         events, self._write_index_of = self._write_index_of, {}
@@ -337,7 +339,7 @@ class DataConnection:
             self._coming_fds = []
         if not self._fds and not self._kept:
             return
-        if not self._connection.bytes_pending:
+        if not self.stream.bytes_pending:
             self._drop_fds()
             return
         share = self.peer.share
@@ -418,7 +420,12 @@ class DataConnection:
                 hint = "it belongs to the tracefs socket" if request.method in tracefs.METHODS else TOO_OLD
                 raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}: {hint}")
             params = kind.from_params(request.params)
-            _METHODS[kind](self, request.msgid, params, now_ns)
+            result = _METHODS[kind](self, params)
+            if result is _LATER:
+                self._syncs.append(request.msgid)
+            else:
+                answer = encode_response(request.msgid, result)
+                self._send(answer, [self._readonly_status()] if kind is messages.MmapStatus else None)
         except TraceError as error:
             if isinstance(params, messages.EventRegistration):
                 self._note_refused(params.name_args[:512], error, now_ns)
@@ -448,16 +455,14 @@ class DataConnection:
         except TraceError as error:
             self._fail(error)
 
-    def _notify_enablers(self, msgid: int, _: messages.NotifyEnablers, now_ns: int) -> None:
+    def _notify_enablers(self, _: messages.NotifyEnablers) -> None:
         if self._notifier is not None:
             raise TraceError(errno.EEXIST, "this connection already has notify_enablers")
-        self._notifier = self.table.enablers.notifiers.add(self.peer, self._has_news)
-        self._send(encode_response(msgid, None))
+        self._notifier = self.table.enablers.notifiers.add(
+            self.peer, functools.partial(self._services.speak_up, self)
+        )
 
-    def _has_news(self) -> None:
-        self._services.speak_up(self)
-
-    def _open_for(self, msgid: int, process: messages.OpenFor, now_ns: int) -> None:
+    def _open_for(self, process: messages.OpenFor) -> None:
         """EBUSY, EPERM; ESRCH as Peer.of_process, EMFILE when that user has too many connections."""
         if self._on_behalf:
             raise TraceError(errno.EBUSY, f"this connection is that of process {self.peer.pid} already")
@@ -475,11 +480,10 @@ class DataConnection:
         self.peer = peer
         self._set_writers()
         self._on_behalf = True
-        self.table.process_connected(peer)
-        self.table.process_disconnected(before)
-        self._send(encode_response(msgid, None))
+        self.table.enablers.hold(peer)
+        self.table.enablers.drop(before)
 
-    def _register_token(self, msgid: int, reg: messages.EventRegistration, token: int) -> None:
+    def _register_token(self, reg: messages.EventRegistration, token: int) -> dict[str, Any]:
         """Register an enabler only, by its token: no write_index."""
         notifier = self._notifier
         if notifier is None:
@@ -489,18 +493,16 @@ class DataConnection:
         _, event = self._find_or_create(reg)
         self.table.acquire(event)
         try:
-            enabled = self.table.add_notified_enabler(event, notifier, token)
+            enabled = self.table.enablers.add_notified(notifier, token, event)
         finally:
             self.table.release(event)  # a new event does not outlive an error
-        result = messages.EnablerRegistered(event.status_index, event.id, enabled)
-        self._send(encode_response(msgid, result.to_wire()))
+        return messages.EnablerRegistered(event.status_index, event.id, enabled).to_wire()
 
-    def _register(self, msgid: int, reg: messages.EventRegistration, now_ns: int) -> None:
+    def _register(self, reg: messages.EventRegistration) -> dict[str, Any]:
         """The checks of user_events_ioctl_reg(), in its order; unreadable memory has no counterpart in a
         message."""
         if reg.token is not None:
-            self._register_token(msgid, reg, reg.token)
-            return
+            return self._register_token(reg, reg.token)
         if reg.enabler is not None:
             enable_fd = self._fd(reg.enabler.fd, "enable_fd")
             place = self.table.enablers.check(enable_fd, reg.enabler)
@@ -518,18 +520,17 @@ class DataConnection:
         if reg.enabler is not None:
             # From here on an error leaves the event referenced by this connection, as in
             # user_events_ioctl_reg().
-            self.table.add_enabler(event, place, enable_fd, self.peer)
+            self.table.enablers.add(place, enable_fd, event, self.peer)
         self.table.refused.pop(reg.name_args, None)
         tracepoint = event.tracepoint
-        result = messages.Registered(
+        return messages.Registered(
             event.status_index,
             write_index,
             event.id,
             tracepoint.min_size,
             tracepoint.locations,
             0 if event.fields_text == asked.fields_text else event.id,
-        )
-        self._send(encode_response(msgid, result.to_wire()))
+        ).to_wire()
 
     def _make_room(self, size: int) -> None:
         """Count registrations for the user before the table has so many."""
@@ -563,37 +564,32 @@ class DataConnection:
             asked, reg.flags, reg.event_id, privileged=peer.privileged, owner_uid=peer.share
         )
 
-    def _delete(self, msgid: int, deletion: messages.EventDeletion, now_ns: int) -> None:
+    def _delete(self, deletion: messages.EventDeletion) -> None:
         if self.peer.privileged:  # others may delete nothing, so their requests must not delay anybody
             self._services.take_in_all()
         self.table.delete(deletion.name, privileged=self.peer.privileged)
-        self._send(encode_response(msgid, None))
 
-    def _unregister(self, msgid: int, unreg: messages.EventUnregistration, now_ns: int) -> None:
+    def _unregister(self, unreg: messages.EventUnregistration) -> None:
         """user_events_ioctl_unreg(). Its last error has no counterpart: a mapped word can be written."""
         if unreg.token is not None:
             if self._notifier is None:
                 raise TraceError(errno.ENOENT, f"token {unreg.token}: this connection has no tokens")
-            self.table.remove_notified_enabler(self._notifier, unreg.token, now_ns)
+            self.table.enablers.remove_notified(self._notifier, unreg.token, self._packet_ns)
         else:
-            self.table.remove_enabler(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit)
-        self._send(encode_response(msgid, None))
+            self.table.enablers.remove(self._fd(unreg.fd, "disable_fd"), unreg.addr, unreg.bit)
 
-    def _query_loc_offset(self, msgid: int, _: messages.LocOffsetQuery, now_ns: int) -> None:
-        self._send(encode_response(msgid, ENTRY_HEADER_SIZE))
+    def _mmap_status(self, _: messages.MmapStatus) -> dict[str, Any]:
+        return messages.StatusMapped(self.table.status_file.size, True, messages.PROTOCOL_VERSION).to_wire()
 
-    def _mmap_status(self, msgid: int, _: messages.MmapStatus, now_ns: int) -> None:
-        status = messages.StatusMapped(self.table.status_file.size, True, messages.PROTOCOL_VERSION)
-        answer = encode_response(msgid, status.to_wire())
+    def _readonly_status(self) -> int:
         try:
-            fd = self.table.status_file.readonly_fd()
+            return self.table.status_file.readonly_fd()
         except OSError as error:
             raise TraceError(
                 error.errno or errno.EIO, f"no descriptor for the status file: {error.strerror}"
             ) from error
-        self._send(answer, [fd])
 
-    def _write(self, msgid: int, write: messages.Write, now_ns: int) -> None:
+    def _write(self, write: messages.Write) -> int:
         time_ns = self._services.time_of_records(self._packet_ns)
         assert time_ns is not None, "receive waits"
         tid = pid = self.peer.pid
@@ -610,48 +606,29 @@ class DataConnection:
         if taken < 0:
             raise TraceError(-taken, _why_refused(-taken))
         self._services.comms.wrote(tid, pid)
-        self._send(encode_response(msgid, taken))
+        return taken
 
-    def _sync(self, msgid: int, _: messages.Sync, now_ns: int) -> None:
-        if not self._waits_for_rings():
-            self._synced(msgid)
-        elif len(self._syncs) < MAX_WAITING_SYNCS:
-            self._syncs.append(msgid)
-        else:
-            raise TraceError(errno.EAGAIN, f"{MAX_WAITING_SYNCS} of these wait already for data rings")
+    def _sync(self, _: messages.Sync) -> object:
+        if self._waits_for_rings():
+            if len(self._syncs) == MAX_WAITING_SYNCS:
+                raise TraceError(errno.EAGAIN, f"{MAX_WAITING_SYNCS} of these wait already for data rings")
+            return _LATER
+        self._carry_out_sync()
+        return None
 
     def _waits_for_rings(self) -> bool:
         """Whether this connection's ring has records that cannot be taken in yet."""
         return self._ring is not None and self._rings.gathering and self._ring.pending_bytes > 0
 
-    def _synced(self, msgid: int) -> None:
+    def _carry_out_sync(self) -> None:
         # Everything sent before this request has been carried out; still to do: records committed to the
         # ring, and the batches of plug-ins. Older records of other rings are taken in first, so that no time
         # is moved; but for an empty ring other rings are not read.
         if self._ring is not None and self._ring.pending_bytes:
             self._rings.take_in()
         self._services.hand_over()
-        self._send(encode_response(msgid, None))
 
-    def _mmap_ring(self, msgid: int, wanted: messages.MmapRing, now_ns: int) -> None:
-        self._check_may_have_ring()
-        ring = self._ring = self._rings.create(self.index_table, self.peer, wanted.size, self._ring_failed)
-        answer = encode_response(msgid, messages.RingMapped(ring.size).to_wire())
-        fds: list[int] = []
-        try:
-            fds.append(os.dup(ring.fd))
-            fds.append(os.dup(ring.doorbell))
-        except OSError as error:
-            for fd in fds:
-                os.close(fd)
-            self._ring = None
-            self._rings.drop(ring)
-            raise TraceError(
-                error.errno or errno.EIO, f"no descriptor for the ring: {error.strerror}"
-            ) from error
-        self._send(answer, fds)
-
-    def _adopt_ring(self, msgid: int, wanted: messages.AdoptRing, now_ns: int) -> None:
+    def _adopt_ring(self, wanted: messages.AdoptRing) -> dict[str, Any]:
         self._check_may_have_ring()
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
         if self._rings.in_use(fd):
@@ -663,7 +640,7 @@ class DataConnection:
         )
         if not wanted.early:  # its records are taken in with those of others, behind its registrations
             self._rings.take_in()
-        self._send(encode_response(msgid, messages.RingMapped(ring.size).to_wire()))
+        return messages.RingMapped(ring.size).to_wire()
 
     def _check_may_have_ring(self) -> None:
         if self._on_behalf:
@@ -686,20 +663,26 @@ class DataConnection:
         return self._fds[index]
 
     def _tell_refused(self, now_ns: int) -> None:
-        if (message := self._refused.next_message(now_ns)) is not None:
-            self._send(message)
+        counts = self.index_table.refused
+        if counts and (self._next_error_ns is None or self._next_error_ns <= now_ns):
+            self._next_error_ns = now_ns + WRITE_ERROR_INTERVAL_NS
+            reason = max(counts, key=counts.__getitem__)
+            self._send(encode_notification("write_error", [*reason, counts.pop(reason)]))
 
 
-# Functions, not methods of one connection: methods would keep it alive until a garbage collection.
-_METHODS: dict[type[Params], Callable[[DataConnection, int, Any, int], None]] = {
+_LATER = object()
+"""The result of a `sync` that has to wait."""
+
+# Functions, not methods of one connection: methods would keep it alive until a garbage collection. Each takes
+# the message of that name and returns the result.
+_METHODS: dict[type[Params], Callable[[DataConnection, Any], Any]] = {
     messages.EventRegistration: DataConnection._register,
     messages.EventDeletion: DataConnection._delete,
     messages.EventUnregistration: DataConnection._unregister,
-    messages.LocOffsetQuery: DataConnection._query_loc_offset,
+    messages.LocOffsetQuery: lambda one, _: ENTRY_HEADER_SIZE,
     messages.MmapStatus: DataConnection._mmap_status,
     messages.Write: DataConnection._write,
     messages.Sync: DataConnection._sync,
-    messages.MmapRing: DataConnection._mmap_ring,
     messages.AdoptRing: DataConnection._adopt_ring,
     messages.NotifyEnablers: DataConnection._notify_enablers,
     messages.OpenFor: DataConnection._open_for,

@@ -25,7 +25,7 @@ buffer fills, so that the peer blocks. The bytes held for a user are bounded (`R
 Bugs of the daemon: an unexpected exception ends the connection in whose handling it was raised, and is
 counted and logged (machine/faults.py).
 
-acceptor.py accepts connections and handles too many of them; connection_shares.py charges users for them.
+acceptor.py accepts connections and handles too many of them.
 """
 
 import contextlib
@@ -39,12 +39,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from utracefs_protocol.connection import encode_notification, is_record_head
 from utracefs_protocol.errors import TraceError
-from utracefsd.connections.accepted_connection import READ, AcceptedConnection, Connection, Message, Rules
+from utracefsd.connections.accepted_connection import (
+    OF_A_CONNECTION,
+    READ,
+    AcceptedConnection,
+    Connection,
+    Message,
+    Rules,
+)
 from utracefsd.connections.acceptor import TAKE_NS, Acceptor
-from utracefsd.connections.connection_shares import ConnectionShares
 from utracefsd.connections.fair_scheduler import FairScheduler
 from utracefsd.connections.link import Link
-from utracefsd.connections.stalled import StalledConnections
 from utracefsd.machine import closing
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer, peer_of, stranger
@@ -92,6 +97,11 @@ LAST_WORDS_NS = 1_000_000_000
 LAST_REQUESTS_NS = 2_000_000_000
 LITTLE_BYTES = 16 << 10
 
+# Interval of the looks at connections that are not read; long enough for a program that was stopped shortly
+# after sending requests. And how much of their data: more than a socket's buffer holds.
+LOOK_NS = 5_000_000_000
+_LOOK_BYTES = 1 << 20
+
 # More bytes than a socket can hold.
 _TO_THE_END = 1 << 62
 
@@ -102,9 +112,8 @@ _HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 class Port:
     """`new_connection` makes the connection behind a socket. `close` closes every socket.
 
-    `shares` limits what each user holds; None: no limit. `max_connections` bounds all connections.
-    `before_sending` is called before anything is sent. `closed` is called for each connection that ends;
-    `faults` counts unexpected exceptions.
+    `shares` limits what each user holds, `max_connections` all connections. `before_sending` is called before
+    anything is sent. `faults` counts unexpected exceptions.
     """
 
     def __init__(
@@ -114,29 +123,28 @@ class Port:
         *,
         now_ns: Callable[[], int],
         owner_uid: int | None = None,
-        shares: Shares | None = None,
+        shares: Shares,
         max_connections: int = 1 << 20,
-        before_sending: Callable[[], None] | None = None,
-        closed: Callable[[Peer], None] | None = None,
-        faults: Faults | None = None,
+        before_sending: Callable[[], None],
+        faults: Faults,
     ) -> None:
         self.max_connections = max_connections
         self._rules = rules
         self._new_connection = new_connection
         self._now_ns = now_ns
         self.owner_uid = os.geteuid() if owner_uid is None else owner_uid
-        shares = Shares.without_limits() if shares is None else shares
-        self._connection_shares = ConnectionShares(shares)
+        self._shares = shares
         self._before_sending = before_sending
-        self._closed = closed
-        self._faults = Faults() if faults is None else faults
+        self._faults = faults
         self._scheduler = FairScheduler()
         self._epoll = select.epoll()
         self.acceptor = Acceptor(rules, self._epoll, self._scheduler, shares, self._refuse_arrived)
         self._accepted: dict[int, AcceptedConnection] = {}
         self._by_connection: dict[Connection, AcceptedConnection] = {}
         self._ending: set[AcceptedConnection] = set()
-        self._stalled = StalledConnections()
+        self._stalled: dict[AcceptedConnection, int] = {}
+        """Connections that are not read, and when to look at each; all have the same interval, so the first is
+        due first."""
         self._unfinished: dict[AcceptedConnection, None] = {}
         """Connections with `answers`, in the order in which they are served."""
         self._speaking: set[AcceptedConnection] = set()
@@ -180,9 +188,11 @@ class Port:
         try:
             if len(self._accepted) >= self.max_connections:
                 raise TraceError(errno.EMFILE, self._rules.full.format(len(self._accepted)))
-            self._connection_shares.check(peer)
+            for resource in OF_A_CONNECTION:
+                self._shares.check(resource, peer.share, privileged=peer.privileged)
             connection = self._new_connection(peer)
-            accepted = AcceptedConnection(link, connection, link.fileno(), SLICE_NS, self._now_ns())
+            now_ns = self._now_ns()
+            accepted = AcceptedConnection(link, connection, link.fileno(), SLICE_NS, now_ns, self._shares)
             self._epoll.register(link.fileno(), accepted.mask)
         except TraceError as refusal:
             self._refuse(link, refusal)
@@ -193,7 +203,8 @@ class Port:
                 self._close_connection(connection)
             link.abandon()
             return None
-        self._connection_shares.add(accepted)
+        for resource in OF_A_CONNECTION:
+            accepted.hold(resource, 1)
         self._accepted[link.fileno()] = self._by_connection[connection] = accepted
         return accepted
 
@@ -272,7 +283,8 @@ class Port:
         return 0
 
     def _piece(self, accepted: AcceptedConnection) -> int:
-        return SMALL_PIECE_BYTES if self._connection_shares.scarce(accepted.link.peer) else PIECE_BYTES
+        is_scarce = self._shares.scarce(Resource.MESSAGE_BYTES, accepted.share)
+        return SMALL_PIECE_BYTES if is_scarce else PIECE_BYTES
 
     def take_in_all(self) -> None:
         """Take in what was sent before this call, and see earlier ends: see the head of the file.
@@ -388,7 +400,7 @@ class Port:
             and self._now_ns() < until_ns
             and accepted.open
             and accepted.answers is None
-            and is_record_head(accepted.connection.pending_head or accepted.link.peek())
+            and is_record_head(accepted.connection.stream.pending_head or accepted.link.peek())
         ):
             budget_bytes -= self._receive(accepted, min(budget_bytes, SMALL_PIECE_BYTES), 0)
         return 0
@@ -408,7 +420,7 @@ class Port:
     def belongs_to(self, connection: Connection, peer: Peer) -> None:
         """Charge the connection to this process from now on. TraceError(EMFILE): that user has too many
         connections."""
-        self._connection_shares.belongs_to(self._by_connection[connection], peer)
+        self._by_connection[connection].belongs_to(peer)
 
     def answer_waiting(self) -> None:
         """After a step: send responses that are ready now, and messages without a request."""
@@ -428,7 +440,7 @@ class Port:
     def next_deadline_ns(self) -> int | None:
         """When `on_time` has work; None while nothing has a deadline."""
         deadlines = [accepted.ending_ns for accepted in self._ending]
-        deadlines += [self.acceptor.again_ns, self._stalled.next_ns()]
+        deadlines += [self.acceptor.again_ns, next(iter(self._stalled.values()), None)]
         if self._speaking:
             deadlines.append(self._due_ns)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -446,10 +458,25 @@ class Port:
                 if due_ns is not None and due_ns <= now_ns:
                     self._speak(accepted)
                 self._note_timer(accepted)
-        for accepted in self._stalled.ended(now_ns, self._paused):
-            with _AtItsCost(self, accepted):
-                self._end(accepted, TraceError(errno.EPROTO, "descriptors behind answers that nobody reads"))
+        self._look_at_stalled(now_ns)
         self.acceptor.on_time(now_ns)
+
+    def _look_at_stalled(self, now_ns: int) -> None:
+        """End connections that are not read if descriptors are in the data that they have sent.
+
+        epoll reports their hangup all the same. It never comes when the only descriptor of the peer's end is in
+        a message (SCM_RIGHTS) that lies unread in the connection itself: nobody else has that end, and the
+        kernel frees only messages that nobody can receive. Two connections may hold each other's ends, so it
+        does not matter what a descriptor refers to.
+        """
+        for accepted in [one for one, look_ns in self._stalled.items() if look_ns <= now_ns]:
+            del self._stalled[accepted]
+            if self._paused(accepted):
+                self._stalled[accepted] = now_ns + LOOK_NS
+                if accepted.link.brings_descriptors(_LOOK_BYTES):
+                    text = "descriptors behind answers that nobody reads"
+                    with _AtItsCost(self, accepted):
+                        self._end(accepted, TraceError(errno.EPROTO, text))
 
     def close(self) -> None:
         """Close every connection and the epoll instance; their references drop."""
@@ -520,7 +547,7 @@ class Port:
             self._finished(accepted)
         refusal = None
         if accepted.answers is not None and fds:
-            refusal = self._connection_shares.hold(accepted, Resource.DESCRIPTORS, 1 + len(fds))
+            refusal = accepted.hold(Resource.DESCRIPTORS, 1 + len(fds))
         self._send(accepted)
         if refusal is not None:
             self._end(accepted, refusal)
@@ -533,7 +560,7 @@ class Port:
     def _finished(self, accepted: AcceptedConnection) -> None:
         accepted.answers = None
         self._unfinished.pop(accepted, None)
-        self._connection_shares.hold(accepted, Resource.DESCRIPTORS, 1)
+        accepted.hold(Resource.DESCRIPTORS, 1)
 
     def _note_timer(self, accepted: AcceptedConnection) -> None:
         due_ns = accepted.connection.next_timer_ns()
@@ -567,7 +594,7 @@ class Port:
     def _send(self, accepted: AcceptedConnection) -> None:
         """Send the part of the queue that the socket takes."""
         link, most = accepted.link, self._rules.max_descriptors_sent
-        if link.waiting_bytes and self._before_sending is not None:
+        if link.waiting_bytes:
             self._before_sending()
         self._flush(accepted)
         if accepted.open and most is not None and accepted.descriptors_sent > most:
@@ -577,8 +604,8 @@ class Port:
         """Count the bytes held for it, and end it if they are too many."""
         held = accepted.link.waiting_bytes
         if accepted.ending_ns is None:
-            held += accepted.connection.bytes_pending
-        if (refusal := self._connection_shares.hold(accepted, Resource.MESSAGE_BYTES, held)) is not None:
+            held += accepted.connection.stream.bytes_pending
+        if (refusal := accepted.hold(Resource.MESSAGE_BYTES, held)) is not None:
             self._end(accepted, refusal)
 
     def _flush(self, accepted: AcceptedConnection) -> None:
@@ -596,9 +623,9 @@ class Port:
         if is_blocked:
             mask |= select.EPOLLET
         if accepted.open and (is_blocked or link.waiting_bytes > self._rules.max_waiting_bytes):
-            self._stalled.add(accepted, self._now_ns())
+            self._stalled.setdefault(accepted, self._now_ns() + LOOK_NS)
         else:
-            self._stalled.discard(accepted)
+            self._stalled.pop(accepted, None)
             mask |= READ if accepted.open else 0
         self._watch(accepted, mask)
         if not accepted.pumping:
@@ -651,8 +678,6 @@ class Port:
             self._close_connection(accepted.connection)
         accepted.link.finish()
         self._discard(accepted)
-        if self._closed is not None:
-            self._closed(accepted.link.peer)
 
     def _close_connection(self, connection: Connection) -> None:
         try:
@@ -675,7 +700,7 @@ class Port:
         """`_close` of a connection in an unknown state: nothing here fails."""
         self._finished(accepted)
         self._speaking.discard(accepted)
-        self._stalled.discard(accepted)
+        self._stalled.pop(accepted, None)
         self._ending.discard(accepted)
         self._by_connection.pop(accepted.connection, None)
         self._accepted.pop(accepted.fd, None)
@@ -683,7 +708,7 @@ class Port:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(accepted.link.fileno())
             accepted.link.abandon()
-        self._connection_shares.drop(accepted)
+        accepted.hold_nothing()
 
 
 class _AtItsCost:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -46,6 +46,7 @@ from utracefs_protocol.messages.rows import Params
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
 from utracefsd.consumers.stream.streams import OpenStream, Streams
 from utracefsd.daemon_log import daemon_log
+from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Change
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.comms import CommTable
@@ -78,30 +79,25 @@ class Reply(NamedTuple):
     """Descriptors sent with its first byte; the port closes them after that."""
 
 
-@attrs.frozen
-class WaitingRequest:
-    """A read of a blocking file that found nothing, or a poll."""
+@attrs.define(eq=False)
+class _Waiting:
+    """The result of a read of a blocking file that found nothing, or of a poll: it has to wait."""
 
-    msgid: int
-    """msgid of the request."""
     handle: int
     """The file's handle; looked up again at each retry."""
     size: int | None
     """Maximum of bytes to read; None: a poll."""
-
-
-class _Waits(Exception):
-    """No response yet: a read of `size` bytes, or a poll (None), has to wait."""
-
-    def __init__(self, handle: int, size: int | None) -> None:
-        super().__init__(handle, size)
-        self.handle = handle
-        self.size = size
+    msgid: int = 0
+    """msgid of the request."""
 
 
 class Services(Protocol):
     """The daemon, as a tracefs connection uses it."""
 
+    @property
+    def now_ns(self) -> Callable[[], int]: ...
+    @property
+    def table(self) -> EventTable: ...
     @property
     def tree(self) -> Tree: ...
     @property
@@ -122,17 +118,8 @@ class Services(Protocol):
     def new_handle(self) -> int:
         """A number that no other handle of the daemon has."""
 
-    def begin_change(self) -> None:
-        """Called before each operation."""
-
-    def take_change(self) -> Change | None:
-        """Called after it: the enablers that it changed, if they have to be acknowledged."""
-
     def take_in_acknowledgements(self) -> None:
         """Called before a change is given up: an acknowledgement may have arrived unread."""
-
-    def tracefs_closed(self, peer: Peer, /) -> None:
-        """A connection of this peer was closed."""
 
 
 class TracefsConnection:
@@ -141,32 +128,24 @@ class TracefsConnection:
     def __init__(self, services: Services, peer: Peer) -> None:
         """peer: of the socket. Its mode and group let only administrators connect."""
         self._services = services
+        self._enablers = services.table.enablers
         self._files = services.tree
         self._opened_by = peer
         self._peer = attrs.evolve(peer, privileged=True)
         self._closed = False
-        self._connection = Connection(max_object=MAX_TRACEFS_OBJECT)
+        self.stream = Connection(max_object=MAX_TRACEFS_OBJECT)
         self._handles: dict[int, OpenFile | PerfEvent | OpenStream] = {}
-        self._perf_handles: dict[int, PerfEvent] = {}
-        self._stream_handles: dict[int, OpenStream] = {}
+        self._numbers: Counter[type] = Counter()
+        """How many of them, by the classes of _MOST."""
         self._took_in = False
         """All that was sent before the present requests is taken in, as they had arrived by then. Beside a
         program that fills a ring of 32 MiB it takes 25 ms, so requests sent together do it once."""
-        self._file_handles: dict[int, OpenFile] = {}
-        self._waiting: list[WaitingRequest] = []
+        self._waiting: list[_Waiting] = []
         self._dropped: list[Reply] = []
         self._delayed: deque[tuple[Change, list[Reply]]] = deque()
         self.closing = False
-
-    @property
-    def bytes_pending(self) -> int:
-        """Bytes received and not yet processed."""
-        return self._connection.bytes_pending
-
-    @property
-    def pending_head(self) -> int | None:
-        """The first of them."""
-        return self._connection.pending_head
+        # It shows that its process lives, like a data connection.
+        self._enablers.hold(peer)
 
     @property
     def is_blocked(self) -> bool:
@@ -190,7 +169,7 @@ class TracefsConnection:
         self._took_in = False
         try:
             first = True
-            for message in self._connection.receive_in_turns(data):
+            for message in self.stream.receive_in_turns(data):
                 if message is None:
                     if not first:
                         yield None
@@ -213,7 +192,7 @@ class TracefsConnection:
 
     def pass_over_requests(self) -> None:
         """The peer is gone and the time for its requests is over: skip them, nobody reads their responses."""
-        self._connection.records_only = True
+        self.stream.records_only = True
 
     def next_timer_ns(self) -> int | None:
         """When the first delayed response must be sent in any case."""
@@ -244,10 +223,10 @@ class TracefsConnection:
                 elif waiting.handle in still_empty:
                     continue
                 else:
-                    result = self._file_handles[waiting.handle].read(waiting.size)
+                    result = self._file(waiting.handle).read(waiting.size)
                 reply = Reply(encode_response(waiting.msgid, result))
             except TraceError as error:
-                if error.errno == errno.EAGAIN and self._file_handles[waiting.handle].blocking:
+                if error.errno == errno.EAGAIN and self._file(waiting.handle).blocking:
                     still_empty.add(waiting.handle)
                     continue
                 reply = Reply(encode_error(waiting.msgid, error.errno, error.text))
@@ -271,12 +250,9 @@ class TracefsConnection:
                 daemon_log("handle-close-failed", handle=handle, reason=error)
             except Exception as error:  # noqa: BLE001 - counted and logged
                 self._services.faults.note(error, f"closing handle {handle} failed")
-        self._file_handles.clear()
-        self._perf_handles.clear()
-        self._stream_handles.clear()
         if not self._closed:
             self._closed = True
-            self._services.tracefs_closed(self._opened_by)
+            self._enablers.drop(self._opened_by)
 
     def _answer(self, request: Request) -> Iterator[Reply | None]:
         kind = messages.METHODS.get(request.method)
@@ -290,26 +266,27 @@ class TracefsConnection:
             if not self._took_in:
                 self._took_in = True
                 self._services.take_in_all()
-            self._services.begin_change()
+            self._enablers.notifiers.begin()
             began = True
             result = _METHODS[kind](self, kind.from_params(request.params))
+            if isinstance(result, _Waiting):
+                self._wait(result, request.msgid)
+                return
             if isinstance(result, _WithDescriptor):
                 fds = result.fds
                 result = result.result
-            if isinstance(result, _Pieces):
+            if isinstance(result, Iterator):  # a bin object that may be large
                 pieces = []
-                for piece in result.pieces:
+                for piece in result:
                     if piece is None:
                         yield None
-                        self._services.begin_change()  # other requests may have changed enablers meanwhile
+                        # Other requests may have changed enablers meanwhile.
+                        self._enablers.notifiers.begin()
                     else:
                         pieces.append(piece)
                 parts = encode_bin_response(request.msgid, pieces)
             else:
                 parts = [encode_response(request.msgid, result)]
-        except _Waits as waits:
-            self._wait(WaitingRequest(request.msgid, waits.handle, waits.size))
-            return
         except ProtocolError:
             raise
         except TraceError as error:
@@ -322,7 +299,7 @@ class TracefsConnection:
             replies[0] = Reply(parts[0], fds)
         replies += self._dropped
         self._dropped.clear()
-        change = self._services.take_change() if began else None
+        change = self._enablers.notifiers.take(self._services.now_ns()) if began else None
         if change is None:
             yield from replies
         else:
@@ -330,53 +307,37 @@ class TracefsConnection:
 
     # Methods. Each takes the message of that name and returns the result.
 
-    def _read_file(self, message: messages.ReadFile) -> _Pieces:
-        return _Pieces(self._files.read_pieces(message.path, self._peer))
-
-    def _write_file(self, message: messages.WriteFile) -> int:
-        return self._files.write_file(message.path, message.data, message.truncate, self._peer)
-
     def _list_dir(self, message: messages.ListDir) -> list[list[str | bytes | int]]:
         if message.modes:
             return [messages.DirEntry(*entry).to_wire() for entry in self._files.list_modes(message.path)]
         entries = self._files.list_dir(message.path)
         return [messages.DirEntry(name, kind).to_wire() for name, kind in entries]
 
-    def _stat(self, message: messages.StatPath) -> dict[str, Any]:
-        return self._files.stat(message.path).to_wire()
-
-    def _mkdir(self, message: messages.Mkdir) -> None:
-        self._files.mkdir(message.path)
-
-    def _rmdir(self, message: messages.Rmdir) -> None:
-        self._files.rmdir(message.path)
-
     def _open(self, message: messages.Open) -> int:
-        return self._remember(self._files.open(message.path, message.flags, peer=self._peer))
+        self._check_room(OpenFile)
+        return self._add(OpenFile, self._files.open(message.path, message.flags, peer=self._peer))
 
-    def _read(self, message: messages.Read) -> bytes:
+    def _read(self, message: messages.Read) -> bytes | _Waiting:
         number = message.handle
         size = min(message.size_untrusted, MAX_READ)
-        if number in self._perf_handles:
-            return self._perf_handles[number].read()
+        opened = self._handle(number)
+        if isinstance(opened, PerfEvent):
+            return opened.read()
         file = self._file(number)
         if message.flags is not None:
             file.blocking = not message.flags & os.O_NONBLOCK
-        if file.blocking and any(
-            waiting.handle == number and waiting.size is not None for waiting in self._waiting
-        ):
-            raise _Waits(number, size)  # behind earlier reads
+        waits = _Waiting(number, size)
+        if file.blocking and any(one.handle == number and one.size is not None for one in self._waiting):
+            return waits  # behind earlier reads
         try:
             return file.read(size)
         except TraceError as error:
             if error.errno != errno.EAGAIN or not file.blocking:
                 raise
-        raise _Waits(number, size)
+        return waits
 
     def _write(self, message: messages.Write) -> int:
-        if message.handle in self._perf_handles:
-            raise TraceError(errno.EINVAL, "a perf event cannot be written")
-        file = self._file(message.handle)
+        file = self._file(message.handle, TraceError(errno.EINVAL, "a perf event cannot be written"))
         if message.writer is None:
             file.written_by(self._peer.pid, None)
         else:
@@ -396,20 +357,11 @@ class TracefsConnection:
         return cpu
 
     def _seek(self, message: messages.Seek) -> int:
-        if message.handle in self._perf_handles:
-            raise TraceError(errno.ESPIPE, "a perf event has no position")
-        return self._file(message.handle).seek(message.offset)
+        of_perf = TraceError(errno.ESPIPE, "a perf event has no position")
+        return self._file(message.handle, of_perf).seek(message.offset)
 
-    def _poll(self, message: messages.Poll) -> None:
-        if message.handle not in self._handles:
-            raise _not_open(message.handle)
-        if not self._handles[message.handle].ready():
-            raise _Waits(message.handle, None)
-
-    def _ready(self, message: messages.Ready) -> bool:
-        if message.handle not in self._handles:
-            raise _not_open(message.handle)
-        return self._handles[message.handle].ready()
+    def _poll(self, message: messages.Poll) -> _Waiting | None:
+        return None if self._handle(message.handle).ready() else _Waiting(message.handle, None)
 
     def _cancel(self, message: messages.Cancel) -> bool:
         for waiting in self._waiting:
@@ -418,41 +370,36 @@ class TracefsConnection:
                 return True
         return False
 
-    def _drop(self, waiting: WaitingRequest, number: int, text: str) -> None:
+    def _drop(self, waiting: _Waiting, number: int, text: str) -> None:
         """End its wait; its response follows that of the request that ends it."""
         self._waiting.remove(waiting)
         self._dropped.append(Reply(encode_error(waiting.msgid, number, text)))
 
     def _close_handle(self, message: messages.Close) -> None:
         number = message.handle
-        if number not in self._handles:
-            raise _not_open(number)
+        opened = self._handle(number)
         for waiting in [one for one in self._waiting if one.handle == number]:
             self._drop(waiting, errno.EBADF, f"handle {number} was closed")
-        self._file_handles.pop(number, None)
-        self._perf_handles.pop(number, None)
-        self._stream_handles.pop(number, None)
-        self._handles.pop(number).close()
+        del self._handles[number]
+        self._numbers[next(kind for kind in _MOST if isinstance(opened, kind))] -= 1
+        opened.close()
 
     def _perf_event_open(self, attr: messages.PerfAttr) -> _WithDescriptor:
-        _check_room(len(self._perf_handles), MAX_PERF_HANDLES)
+        self._check_room(PerfEvent)
         number = self._services.new_handle()
         event = self._services.perf.open(attr, handle=number)
-        self._handles[number] = self._perf_handles[number] = event
         fd = event.descriptor()
+        self._add(PerfEvent, event, number)
         return _WithDescriptor(messages.PerfOpened(number).to_wire(), (fd,) if fd >= 0 else ())
 
     def _perf_ioctl(self, message: messages.PerfIoctl) -> Any:
-        number = message.handle
-        if number not in self._handles:
-            raise _not_open(number)
-        if number not in self._perf_handles:
-            raise TraceError(errno.ENOTTY, f"handle {number} is no perf event")
-        return self._perf_handles[number].ioctl(message.name, message.arg)
+        opened = self._handle(message.handle)
+        if not isinstance(opened, PerfEvent):
+            raise TraceError(errno.ENOTTY, f"handle {message.handle} is no perf event")
+        return opened.ioctl(message.name, message.arg)
 
     def _stream_open(self, attr: messages.StreamAttr) -> _WithDescriptor:
-        if len(self._stream_handles) >= MAX_STREAMS:
-            raise TraceError(errno.EMFILE, f"this connection has {MAX_STREAMS} streams; close some")
+        self._check_room(OpenStream)
         number = self._services.new_handle()
         stream = self._services.streams.open(attr, handle=number, uid=self._opened_by.uid)
         try:
@@ -461,52 +408,55 @@ class TracefsConnection:
         except BaseException:
             stream.close()
             raise
-        self._handles[number] = self._stream_handles[number] = stream
+        self._add(OpenStream, stream, number)
         return _WithDescriptor({**messages.StreamOpened(number).to_wire(), **counts}, fds)
 
     def _stream_missed(self, message: messages.GetMissed) -> Any:
-        stream = self._stream_handles.get(message.handle)
-        if stream is None:
+        stream = self._handles.get(message.handle)
+        if not isinstance(stream, OpenStream):
             raise _not_open(message.handle)
         return stream.missed().to_wire()
 
-    def _remember(self, file: OpenFile) -> int:
-        try:
-            _check_room(len(self._file_handles), MAX_HANDLES)
-        except TraceError:
-            file.close()
-            raise
-        number = self._services.new_handle()
-        self._handles[number] = self._file_handles[number] = file
+    def _check_room(self, kind: type) -> None:
+        most, what = _MOST[kind]
+        if self._numbers[kind] >= most:
+            raise TraceError(errno.EMFILE, f"this connection has {most} {what}; close some")
+
+    def _add(self, kind: type, opened: OpenFile | PerfEvent | OpenStream, number: int | None = None) -> int:
+        number = self._services.new_handle() if number is None else number
+        self._handles[number] = opened
+        self._numbers[kind] += 1
         return number
 
-    def _file(self, number: int) -> OpenFile:
-        try:
-            return self._file_handles[number]
-        except KeyError:
-            if number in self._handles:
-                raise TraceError(errno.EINVAL, f"handle {number} is a stream: look into its ring") from None
-            raise _not_open(number) from None
+    def _handle(self, number: int) -> OpenFile | PerfEvent | OpenStream:
+        if number not in self._handles:
+            raise _not_open(number)
+        return self._handles[number]
 
-    def _wait(self, waiting: WaitingRequest) -> None:
+    def _file(self, number: int, of_perf: TraceError | None = None) -> OpenFile:
+        """of_perf: the error for a perf event."""
+        opened = self._handle(number)
+        if isinstance(opened, OpenFile):
+            return opened
+        if of_perf is not None and isinstance(opened, PerfEvent):
+            raise of_perf
+        raise TraceError(errno.EINVAL, f"handle {number} is a stream: look into its ring")
+
+    def _wait(self, waiting: _Waiting, msgid: int) -> None:
         if len(self._waiting) >= MAX_UNANSWERED:
             raise ProtocolError(
                 errno.EMSGSIZE, f"{MAX_UNANSWERED} requests of this connection wait for data already"
             )
+        waiting.msgid = msgid
         self._waiting.append(waiting)
 
 
-def _check_room(number: int, most: int) -> None:
-    if number >= most:
-        raise TraceError(errno.EMFILE, f"this connection has {most} open handles; close some")
-
-
-@attrs.frozen
-class _Pieces:
-    """A bin object that may be large."""
-
-    pieces: Iterator[bytes | None]
-    """None: others may be served."""
+_MOST: dict[type, tuple[int, str]] = {
+    OpenFile: (MAX_HANDLES, "open handles"),
+    PerfEvent: (MAX_PERF_HANDLES, "open handles"),
+    OpenStream: (MAX_STREAMS, "streams"),
+}
+"""How many of each a connection may have."""
 
 
 @attrs.frozen
@@ -521,18 +471,20 @@ def _not_open(number: int) -> TraceError:
 
 # Functions, not methods of one connection: methods would keep it alive until a garbage collection.
 _METHODS: dict[type[Params], Callable[[TracefsConnection, Any], Any]] = {
-    messages.ReadFile: TracefsConnection._read_file,
-    messages.WriteFile: TracefsConnection._write_file,
+    messages.ReadFile: lambda one, file: one._files.read_pieces(file.path, one._peer),
+    messages.WriteFile: lambda one, file: one._files.write_file(
+        file.path, file.data, file.truncate, one._peer
+    ),
     messages.ListDir: TracefsConnection._list_dir,
-    messages.StatPath: TracefsConnection._stat,
-    messages.Mkdir: TracefsConnection._mkdir,
-    messages.Rmdir: TracefsConnection._rmdir,
+    messages.StatPath: lambda one, file: one._files.stat(file.path).to_wire(),
+    messages.Mkdir: lambda one, directory: one._files.mkdir(directory.path),
+    messages.Rmdir: lambda one, directory: one._files.rmdir(directory.path),
     messages.Open: TracefsConnection._open,
     messages.Read: TracefsConnection._read,
     messages.Write: TracefsConnection._write,
     messages.Seek: TracefsConnection._seek,
     messages.Poll: TracefsConnection._poll,
-    messages.Ready: TracefsConnection._ready,
+    messages.Ready: lambda one, file: one._handle(file.handle).ready(),
     messages.Cancel: TracefsConnection._cancel,
     messages.Close: TracefsConnection._close_handle,
     messages.PerfAttr: TracefsConnection._perf_event_open,

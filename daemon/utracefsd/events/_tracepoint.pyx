@@ -254,18 +254,6 @@ cdef class Tracepoint:
             probe.counts[probe.take(r) if outcome == UNDECIDED else outcome] += 1
         return 0
 
-    def write(self, bytes payload not None, *, ts_ns: int, int cpu, int pid, tgid: int | None = None) -> int:
-        """Emit one record: 0, or -errno as write(2) on user_events_data has it. EINVAL: payload too short.
-        EBADF: no probe attached. EFAULT: invalid dynamic field."""
-        cdef Record r
-        if cpu < 0:
-            raise ValueError(f"cpu {cpu}")
-        set_record(&r, ts_ns, cpu, pid, pid if tgid is None else tgid, self.id, payload)
-        cdef int code = self.emit(&r)
-        if nr_deferred:
-            emit_deferred()
-        return code
-
     def _bench_emit(self, Py_ssize_t n, bytes payload not None) -> float:
         """Emit the same record n times; returns nanoseconds for each. bench/core.py."""
         cdef Record r

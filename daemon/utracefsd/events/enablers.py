@@ -25,7 +25,7 @@ import errno
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import attrs
 
@@ -97,11 +97,15 @@ class Enabler:
 
 
 class EnablerTable:
-    """All enablers of the daemon. It changes no reference counts; its owner, the event table, does."""
+    """All enablers of the daemon. acquire, release: take and drop a reference on an event."""
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(
+        self, shares: Shares, acquire: Callable[[Event], None], release: Callable[[Event], None]
+    ) -> None:
         self.notifiers = Notifiers()
         self._shares = shares
+        self._acquire = acquire
+        self._release = release
         self._enablers: dict[tuple[int, int, int, int], Enabler] = {}
         self._pages: dict[tuple[int, int, int], _Page] = {}
         self._by_event: dict[Event, dict[Enabler | NotifiedEnabler, None]] = {}
@@ -128,7 +132,7 @@ class EnablerTable:
             )
         return place
 
-    def add(self, place: Place, fd: int, event: Event, peer: Peer, on: bool) -> None:
+    def add(self, place: Place, fd: int, event: Event, peer: Peer) -> None:
         """Make the enabler and write the present state into its bit; the descriptor is not needed afterwards.
         ENOMEM: the word cannot be written (a descriptor opened for reading, memory sealed against writing) or
         the user has too many of them."""
@@ -143,17 +147,18 @@ class EnablerTable:
         self._by_event.setdefault(event, {})[enabler] = None
         self._by_process.setdefault(peer.process, {})[enabler] = None
         self._shares.add(Resource.ENABLERS, peer.share)
-        enabler.write(on)
+        enabler.write(event.tracepoint.status != 0)
+        self._acquire(event)
 
-    def remove(self, fd: int, offset: int, bit: int) -> Event:
-        """Unregister: clear the bit whatever the event's state, and return the event, whose reference the
-        caller drops. EINVAL (the memory could not have been registered), ENOENT."""
+    def remove(self, fd: int, offset: int, bit: int) -> None:
+        """Unregister: clear the bit whatever the event's state. EINVAL (the memory could not have been
+        registered), ENOENT."""
         device, inode, _ = _memory_object(fd, "disable_fd")
         enabler = self._enablers.get((device, inode, offset, bit))
         if enabler is None:
             raise TraceError(errno.ENOENT, f"bit {bit} at disable_addr {offset} is not registered")
         self._forget(enabler)
-        return enabler.event
+        self._release(enabler.event)
 
     def check_token(self, notifier: Notifier, token: int) -> None:
         """EADDRINUSE (the connection has that token), ENOMEM (the user has too many enablers)."""
@@ -163,28 +168,30 @@ class EnablerTable:
         peer = notifier.peer
         self._shares.check(Resource.ENABLERS, peer.share, privileged=peer.privileged)
 
-    def add_notified(self, notifier: Notifier, token: int, event: Event) -> None:
-        """Make a checked enabler of which the connection is notified, except of its first state."""
+    def add_notified(self, notifier: Notifier, token: int, event: Event) -> bool:
+        """Notify a connection about `event` by a checked token; returns the present state."""
         peer = notifier.peer
         enabler = notifier.enablers[token] = NotifiedEnabler(token, event, peer.share, notifier)
         self._by_event.setdefault(event, {})[enabler] = None
         self._shares.add(Resource.ENABLERS, peer.share)
+        self._acquire(event)
+        return event.tracepoint.status != 0
 
-    def remove_notified(self, notifier: Notifier, token: int, now_ns: int) -> Event:
-        """Unregister: returns the event, whose reference the caller drops. TraceError(ENOENT): no such
-        token."""
+    def remove_notified(self, notifier: Notifier, token: int, now_ns: int) -> None:
+        """Unregister. TraceError(ENOENT): no such token."""
         enabler = notifier.enablers.get(token)
         if enabler is None:
             raise TraceError(errno.ENOENT, f"token {token} is not registered on this connection")
         notifier.forget(token, now_ns)
         self._forget_at_event(enabler)
-        return enabler.event
+        self._release(enabler.event)
 
     def close_notifier(self, notifier: Notifier, now_ns: int) -> None:
-        """Its connection closed: its enablers become `leaving`."""
+        """Its connection closed, and its enablers are removed: some now, the others by `forget_leaving`."""
         notifier.close(now_ns)
         self._leaving += notifier.enablers.values()
         notifier.enablers.clear()
+        self.forget_leaving()
 
     def write_state(self, event: Event, on: bool) -> None:
         """Write the event's new state into all its bits."""
@@ -192,33 +199,35 @@ class EnablerTable:
             enabler.write(on)
 
     def hold(self, peer: Peer) -> None:
-        """A connection of the peer's process opened."""
+        """A connection of the peer's process opened; its enablers live as long as one of them."""
         self._held[peer.process] += 1
 
     def drop(self, peer: Peer) -> None:
-        """A connection of the peer's process closed; with the last one its enablers become `leaving`. Must
-        not raise: the enablers would leak until a restart."""
+        """A connection of the peer's process closed; with the last one its enablers are removed as in
+        `close_notifier`. Must not raise: the enablers would leak until a restart."""
         self._held[peer.process] -= 1
         if not self._held[peer.process]:
             del self._held[peer.process]
             self._leaving += self._by_process.pop(peer.process, ())
+        self.forget_leaving()
 
     @property
     def leaving(self) -> bool:
         """Whether enablers of ended processes are still to be removed."""
         return bool(self._leaving)
 
-    def forget_leaving(self) -> Iterator[Event]:
-        """Remove some of them, and give the event of each, whose reference the caller drops. The bits are
-        cleared, because the memory may be shared with a process that lives on."""
+    def forget_leaving(self) -> None:
+        """Remove some of them. The bits are cleared, because the memory may be shared with a process that
+        lives on."""
         for _ in range(min(PIECE, len(self._leaving))):
             enabler = self._leaving.pop()
             if isinstance(enabler, NotifiedEnabler):
                 self._forget_at_event(enabler)
-                yield enabler.event
-            elif self._enablers.get(enabler.place.key) is enabler:  # not unregistered meanwhile
+            elif self._enablers.get(enabler.place.key) is enabler:
                 self._forget(enabler)
-                yield enabler.event
+            else:
+                continue  # unregistered meanwhile
+            self._release(enabler.event)
 
     def close(self) -> None:
         """The daemon ends: clear all bits, unmap all pages."""

@@ -47,7 +47,7 @@ from utracefs_protocol.events.declaration import (
 from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_EVENT_ID, USER_EVENTS_MAX
 from utracefs_protocol.text import shown
 from utracefsd.events._tracepoint import Probe, Tracepoint
-from utracefsd.events.enablers import EnablerTable, Place
+from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event import (
     FLAG_SYNTHETIC,
     SYSTEM,
@@ -60,10 +60,8 @@ from utracefsd.events.event import (
 )
 from utracefsd.events.event_ids import EventIds, identity_of
 from utracefsd.events.idle_events import IdleEvents
-from utracefsd.events.notifier import Notifier
 from utracefsd.events.status_file import StatusFile
 from utracefsd.events.synthetic import parse_synthetic, slots_bytes, split_command
-from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
 # Fields per event that are included in the user's share of events; more are counted.
@@ -92,7 +90,7 @@ class EventTable:
     ) -> None:
         self.status_file = status_file
         self.shares = Shares() if shares is None else shares
-        self.enablers = EnablerTable(self.shares)
+        self.enablers = EnablerTable(self.shares, self.acquire, self.release)
         self.idle = IdleEvents()
         self.emitted = EmittedCounts()
         self.user_events_max = user_events_max
@@ -332,7 +330,7 @@ class EventTable:
 
     def reap(self) -> None:
         """Remove the events that are still without reference, and some of the enablers that are leaving."""
-        self.release_all(self.enablers.forget_leaving())
+        self.enablers.forget_leaving()
         for event in list(self._to_reap):
             self._remove(event)
 
@@ -396,42 +394,6 @@ class EventTable:
             self.status_file.set(event.status_index, status)
             if bool(status) != bool(before):
                 self.enablers.write_state(event, bool(status))
-
-    # Enablers: each is a reference on its event
-
-    def add_enabler(self, event: Event, place: Place, fd: int, peer: Peer) -> None:
-        """Let a checked word (EnablerTable.check) follow `event`. Errors as EnablerTable.add."""
-        self.enablers.add(place, fd, event, peer, event.tracepoint.status != 0)
-        self.acquire(event)
-
-    def remove_enabler(self, fd: int, offset: int, bit: int) -> None:
-        """Unregister a word. Raises TraceError: EINVAL, ENOENT as EnablerTable.remove."""
-        self.release(self.enablers.remove(fd, offset, bit))
-
-    def process_connected(self, peer: Peer) -> None:
-        """A connection of the peer's process opened; its enablers live as long as one of them."""
-        self.enablers.hold(peer)
-
-    def process_disconnected(self, peer: Peer) -> None:
-        """A connection of the peer's process closed; with the last one its enablers are removed: some now,
-        the others by `reap`."""
-        self.enablers.drop(peer)
-        self.release_all(self.enablers.forget_leaving())
-
-    def add_notified_enabler(self, event: Event, notifier: Notifier, token: int) -> bool:
-        """Notify a connection about `event` by a checked token; returns the present state."""
-        self.enablers.add_notified(notifier, token, event)
-        self.acquire(event)
-        return event.tracepoint.status != 0
-
-    def remove_notified_enabler(self, notifier: Notifier, token: int, now_ns: int) -> None:
-        """Unregister a token. Raises TraceError(ENOENT) as EnablerTable.remove_notified."""
-        self.release(self.enablers.remove_notified(notifier, token, now_ns))
-
-    def notifier_closed(self, notifier: Notifier, now_ns: int) -> None:
-        """The notified connection closed: remove its enablers."""
-        self.enablers.close_notifier(notifier, now_ns)
-        self.release_all(self.enablers.forget_leaving())
 
     # Deleting
 

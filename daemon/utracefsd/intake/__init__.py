@@ -2,7 +2,6 @@
 ring is consumed.
 
 rings          all rings, their limits and doorbells
-known_rings    a data ring as the state describes it
 
 Compiled:
 

@@ -13,7 +13,7 @@ cdef class DataRing:
     cdef readonly int fd
     cdef readonly int doorbell
     cdef readonly tuple key  #: tuple[int, int]
-    cdef readonly IndexTable table
+    cdef readonly IndexTable table      # of its connection; alone, once that has ended
     cdef readonly int pid               # the peer's process, by SO_PEERCRED
     cdef public Writers writers         # its threads
     cdef public bint is_early           # records with an unknown write_index wait for its registration
@@ -22,7 +22,7 @@ cdef class DataRing:
     cdef uint32_t wait_us               # how long its producer may wait for room; 0: and it is never held
     cdef public bint is_held            # its next record waits for room in the ring of a lossless reader
     cdef readonly uint64_t taken        # records taken in, refused ones included
-    cdef uint64_t holes                 # reserved and never committed by a producer that died
+    cdef uint64_t holes                 # written by dr_next: records of a producer that died
     cdef dr_taken head                  # the oldest record not yet dispatched, if it is in a round
     cdef unsigned char *copy            # its payload, where the producer cannot change it
     # (position, {sink: n}, {write_index: n}), in order: n records are missing in that sink's ring buffer

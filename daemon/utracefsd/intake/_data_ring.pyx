@@ -41,7 +41,6 @@ from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
 from utracefsd.events._tracepoint cimport Probe, Tracepoint
 from utracefsd.intake._writers cimport Writers
 
-from utracefsd.machine import disk
 from utracefsd.machine._machine import monotonic_ns
 from utracefsd.machine.closing import close_foreign
 
@@ -104,7 +103,6 @@ cdef class DataRing:
     corrupt: The shared memory is invalid: end the connection with EPROTO.
     taken: Records taken in, refused ones included.
     size: Bytes of the data area.
-    lost_to_death: Records that were reserved and never committed, because the producer died.
     pending_bytes: Bytes reserved and not yet taken in, by the producer's memory; not to be trusted.
     """
 
@@ -127,30 +125,8 @@ cdef class DataRing:
             close_fd(self.doorbell)
 
     @staticmethod
-    def create(IndexTable table not None, int pid, uint64_t size) -> DataRing:
-        """A new ring with a data area of `size` bytes.
-
-        ValueError: not a power of two from 64 KiB to 64 MiB. OSError: no memory or descriptor left.
-        """
-        cdef DataRing ring = DataRing.__new__(DataRing)
-        if not dr_valid_size(size):
-            raise ValueError("the size of a data ring is a power of two from 64 KiB to 64 MiB")
-        ring.table = table
-        ring.pid = pid
-        ring.fd = disk.memfd_create("utracefs-data-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        disk.ftruncate(ring.fd, dr_file_bytes(<uint32_t>size))
-        fcntl.fcntl(ring.fd, fcntl.F_ADD_SEALS, SEALS)
-        ring.identify()
-        ring.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        ring.map_it(<uint32_t>size)
-        dr_init(&ring.c.ring)
-        dr_consumer_start(&ring.c)
-        ring.ask_names()
-        return ring
-
-    @staticmethod
     def adopt(IndexTable table not None, int pid, int fd, int doorbell, share: int) -> DataRing:
-        """A ring that an earlier daemon made; owns both descriptors from now on, also when it fails.
+        """A ring that a program made; owns both descriptors from now on, also when it fails.
 
         doorbell: -1 for a ring without one, which nobody can ring. share: the user charged for them, for
         `close_foreign`.
@@ -221,18 +197,9 @@ cdef class DataRing:
         return self.c.ring.size
 
     @property
-    def lost_to_death(self) -> int:
-        return self.holes
-
-    @property
     def pending_bytes(self) -> int:
         """Bytes reserved and not yet taken in, by the producer's memory; not to be trusted."""
         return (dr_head(&self.c) - self.c.tail) & (2 * <uint64_t>self.c.ring.size - 1)
-
-    def leave_connection(self) -> None:
-        """Its connection ends before the ring: continue with a copy of the table."""
-        self.is_early = False
-        self.table = self.table.copy()
 
     def close(self) -> None:
         """Stop the producer from reserving: nobody would read records behind the last look, nor register

@@ -79,16 +79,6 @@ cdef class IndexTable:
         cdef Tracepoint tracepoint
         return [tracepoint.id for tracepoint in self.tracepoints]
 
-    def copy(self) -> IndexTable:
-        """A table of the same events, which stays valid when this one is cleared."""
-        cdef IndexTable other = IndexTable()
-        other.tracepoints = list(self.tracepoints)
-        return other
-
-    def clear(self) -> None:
-        """Drop all tracepoints, when the connection is closed."""
-        self.tracepoints = []
-
     cdef int emit(self, const uint8_t *data, size_t size, Record *r) noexcept:
         """Emit one record in the form that write(2) has; returns its size, or -errno.
 
@@ -206,7 +196,8 @@ cdef class IndexTable:
         """The acknowledged form: returns the size of the record, or -errno. tgid: the process of thread
         `pid`, if different. cpu: the writer's; None: this cpu.
 
-        EFAULT: less than 4 bytes. EINVAL, ENOENT: negative or unknown write_index. Else as Tracepoint.write.
+        EFAULT: less than 4 bytes, or an invalid dynamic field. EINVAL: negative write_index, or a payload
+        too short. ENOENT: unknown write_index. EBADF: no probe attached.
         """
         cdef Record r
         cdef Py_ssize_t size = PyBytes_GET_SIZE(record)

@@ -30,10 +30,9 @@ from utracefsd.intake.journal cimport (
     jr_renumber,
     jr_slot,
 )
-from utracefsd.machine import disk
 from utracefsd.machine.kept_file import made_whole, open_kept
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_resume
-#: from utracefsd.intake.known_rings import Key
+#: from utracefsd.intake.rings import Key
 
 cdef enum:
     # More than the data rings for which a process has descriptors in practice; the file grows by the page.
@@ -193,7 +192,7 @@ cdef class Journal:
             if self.slots < JOURNAL_SLOTS:
                 # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
                 more = min(SLOTS_A_PAGE, JOURNAL_SLOTS - self.slots)
-                disk.posix_fallocate(self.fd, (1 + self.slots) * JR_SLOT_BYTES, more * JR_SLOT_BYTES)
+                os.posix_fallocate(self.fd, (1 + self.slots) * JR_SLOT_BYTES, more * JR_SLOT_BYTES)
                 self.unused.extend(range(self.slots + more - 1, self.slots - 1, -1))
                 self.slots += more
             elif self.waiting:
@@ -219,18 +218,9 @@ cdef class Journal:
         """Called after each look, for the next daemon."""
         jr_note_clock(<jr_header *>self.map, &clock.first, &clock.to)
 
-    def begin(self, DataRing ring not None) -> None:
-        """Give a slot to a new ring. OSError, MemoryError: no space for it."""
-        key = ring.key
-        self.fired.pop(key, None)
-        i = self.waiting.pop(key, None)     # of a removed memfd whose inode number is reused
-        self.give(ring, key, self.unused_slot() if i is None else i)
-
     def resume(self, DataRing ring not None) -> None:
-        """Continue an adopted ring where the previous daemon stopped; call it before anything is taken in.
-
-        Errors as in `begin`.
-        """
+        """Give a slot to a ring, or continue where the previous daemon stopped; call it before anything is
+        taken in. OSError, MemoryError: no space for a slot."""
         cdef Py_ssize_t i
         cdef uint64_t tail, shared = ring.c.tail
         cdef jr_slot *slot

@@ -1,8 +1,8 @@
-"""The data rings of all producers: making and adopting them, their limits, their doorbells, and the intake.
+"""The data rings of all producers: adopting them, their limits, their doorbells, and the intake.
 
-There is one `Rings` per daemon. It adopts rings that programs make, or have from before a restart, and makes
-one for a program with an older client; it counts the memory of each user's rings, and adds all doorbells to
-one epoll(7) descriptor on which the edge waits. The record path itself is compiled (`_intake`).
+There is one `Rings` per daemon. It adopts rings that programs make, or have from before a restart; it counts
+the memory of each user's rings, and adds all doorbells to one epoll(7) descriptor on which the edge waits. The
+record path itself is compiled (`_intake`).
 
 Use by the edge (server/serve.py):
 
@@ -51,7 +51,6 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
 from utracefsd.intake._journal import Journal
 from utracefsd.intake._writers import AllWriters
-from utracefsd.intake.known_rings import Key, KnownRing
 from utracefsd.machine import procfs
 from utracefsd.machine.closing import close_foreign
 from utracefsd.machine.comms import CommTable, Task
@@ -142,10 +141,6 @@ class NoStore:
 
 _DESCRIPTORS_OF_A_RING = 2
 
-# Limits of a ring's line in the state's log, and of each event in it.
-_LINE_BYTES = 64
-_ID_BYTES = 3
-
 _CORRUPT = "the memory of the data ring is invalid"
 
 
@@ -158,12 +153,44 @@ def _ignore(*_: object) -> None:
     return None
 
 
+Key = tuple[int, int]
+"""st_dev and st_ino of a ring's memory."""
+
+
 def name_of(key: Key) -> str:
     """The ring's name in the descriptor store."""
     return f"{STORED}{key[1]}"
 
 
 STORED = "data-ring."
+
+
+@attrs.frozen
+class KnownRing:
+    """A data ring as the state describes it for the next daemon.
+
+    The journal has how far a ring was consumed. This has its process, and the meaning of its records: the
+    events of its write_index table. With it the next daemon waits for rings that may come back before it
+    merges any (`Rings.gathering`), and reads a ring that the service manager kept after its program had ended.
+    """
+
+    pid: int
+    """Its process; 0 when that process's pid namespace is not visible."""
+    start_time: int
+    """When that process began, in clock ticks since boot; 0 if unknown."""
+    uid: int
+    """The user charged for its memory."""
+    event_ids: list[int]
+    """Trace event ids by write_index."""
+
+    def is_registered_in(self, nr_events: int) -> bool:
+        """Whether so many write indexes are all those of its events."""
+        return not any(self.event_ids[nr_events:])
+
+    def may_come_back(self, is_running: Callable[[int, int], bool]) -> bool:
+        """Whether its process still runs and can bring the ring back; assumed of a process that is not
+        visible."""
+        return not self.pid or not self.start_time or is_running(self.pid, self.start_time)
 
 
 @attrs.define(eq=False)
@@ -208,8 +235,6 @@ class Rings:
         self.on_grown: Callable[[Key, Iterable[int]], None] = _ignore
         self.on_gone: Callable[[Key], None] = _ignore
         """Called with each ring that is given up, or no longer waited for."""
-        self.check_room: Callable[[int], None] = lambda nr_bytes: None
-        """Raises TraceError when the state has no space for so many bytes, for a new ring."""
         self._awaited = dict(known or {})
         self._services = services
         self._store = NoStore() if store is None else store
@@ -217,7 +242,7 @@ class Rings:
         """By user: rings without a place in the store; no entry is empty."""
         self._missing: dict[Key, KnownRing] = {}
         """Rings that are lost, or may be: `gathering` no longer waits for them."""
-        self._intake = Intake(nr_cpus, procfs.tsc_is_trusted(), journal, GivingBack.start)
+        self.intake = Intake(nr_cpus, procfs.tsc_is_trusted(), journal, GivingBack.start)
         self._journal = journal
         self._handing_over = False
         self._shares = services.shares
@@ -347,30 +372,6 @@ class Rings:
     def __len__(self) -> int:
         return len(self._owned)
 
-    def create(
-        self, table: IndexTable, peer: Peer, size: int, failed: Callable[[TraceError], None]
-    ) -> DataRing:
-        """A new ring for the connection that `table` belongs to; `failed` is called when it turns corrupt.
-
-        TraceError: EINVAL (not a power of two from 64 KiB to 64 MiB), ENOMEM (the user's share, or the
-        machine's memory), ENOSPC (no space in the state's log).
-        """
-        self._check_shares(peer, size)
-        self.check_room(_LINE_BYTES + _ID_BYTES * len(table))
-        try:
-            ring = DataRing.create(table, peer.pid, size)
-            self._watch(ring)
-            if self._journal is not None:
-                self._journal.begin(ring)
-        except ValueError as error:
-            raise TraceError(errno.EINVAL, str(error)) from None
-        except (OSError, MemoryError) as error:
-            raise TraceError(errno.ENOMEM, f"no memory for a data ring: {error}") from error
-        self._own(ring, peer, failed)
-        # A program that asks for another ring will not bring its old one.
-        self._wait_no_more([key for key, known in self._awaited.items() if known.pid == peer.pid != 0])
-        return ring
-
     def adopt(
         self,
         table: IndexTable,
@@ -385,7 +386,8 @@ class Rings:
         early: a record may precede the registration of its event.
 
         The descriptors are the ring's from now on, also when it fails. TraceError: EINVAL saying what is
-        wrong with them, EBUSY when another connection has this ring, ENOMEM as for `create`.
+        wrong with them, EBUSY when another connection has this ring, ENOMEM (the user's share, or the
+        machine's memory).
         """
         try:
             ring = DataRing.adopt(table, peer.pid, fd, doorbell, peer.share)
@@ -452,7 +454,7 @@ class Rings:
         """Continue to read a ring whose connection ends. False: its events are gone."""
         if self._services.acquire_events(owned.ring.table.event_ids()) is None:
             return False
-        owned.ring.leave_connection()
+        owned.ring.is_early = False
         owned.ring.dead = not self._may_be_filling(owned)
         owned.left = True
         self._orphan(owned)
@@ -473,7 +475,7 @@ class Rings:
         for tid, pid in self._writers_of(owned):
             self._services.comms.wrote(tid, pid)
         del self._owned[ring], self._by_key[owned.key]
-        self._intake.remove(ring)
+        self.intake.remove(ring)
         keep = self._handing_over or for_another
         if self._journal is not None:
             (self._journal.leave if keep else self._journal.end)(ring)
@@ -549,12 +551,12 @@ class Rings:
         self._taking_in = True
         self._services.save()
         try:
-            return self._intake.take_in() if budget is None else self._intake.take_in(budget)
+            return self.intake.take_in() if budget is None else self.intake.take_in(budget)
         finally:
             self._taking_in = False
-            if self._intake.clock_jumped:
-                self._intake.clock_jumped = False
-                self._intake.tsc = self._intake.tsc and procfs.tsc_is_trusted()
+            if self.intake.clock_jumped:
+                self.intake.clock_jumped = False
+                self.intake.tsc = self.intake.tsc and procfs.tsc_is_trusted()
 
     def take_in_before_others(self) -> int | None:
         """Take in what was committed before this call. Returns the time for a record that arrives another way
@@ -562,28 +564,12 @@ class Rings:
         if self._awaited:
             return None
         self.take_in()
-        return self._intake.looked_ns
-
-    @property
-    def has_more(self) -> bool:
-        """The last `take_in` saw a record that was committed during the call, and left it."""
-        return self._intake.has_more
-
-    @property
-    def has_large(self) -> bool:
-        """A ring takes the memory of a flood; `take_in` gives it back when it was quiet for a second."""
-        return self._intake.has_large
-
-    @property
-    def is_behind(self) -> bool:
-        """The last `take_in` ended at its budget, or after some milliseconds, before it had everything; or a
-        ring was half full, whose doorbell may not ring again."""
-        return self._intake.is_behind
+        return self.intake.looked_ns
 
     @property
     def poll_s(self) -> float:
         """How long to wait for the next round while awake."""
-        return NARROW_POLL_S if self._intake.nr_narrow else POLL_S
+        return NARROW_POLL_S if self.intake.nr_narrow else POLL_S
 
     def ended(self, table: IndexTable) -> None:
         """This table gets no more records."""
@@ -630,7 +616,7 @@ class Rings:
     def want_wakeup(self, wanted: bool) -> None:
         """Whether producers shall ring the doorbell. After True, run one more `round` before sleeping."""
         self._asleep = wanted
-        self._intake.want_wakeup(wanted)
+        self.intake.want_wakeup(wanted)
 
     def hand_over(self) -> None:
         """The daemon ends, the producers stay: rings that are dropped from now on are left unchanged for the
@@ -719,7 +705,7 @@ class Rings:
         """Nothing fails from here on."""
         ring = owned.ring
         ring.writers = self._services.all_writers.of(ring.pid, owned.start_time, owned.share, lives)
-        self._intake.add(ring)
+        self.intake.add(ring)
         ring.set_wait(self._services.wait_us(owned.uid))
         ring.set_behind(owned.share in self._behind)
         self._owned[ring] = self._by_key[owned.key] = owned

@@ -17,38 +17,18 @@ BUSY_AFTER = 1_000
 """The same for a daemon that is never idle."""
 
 _NEVER = 1 << 30
-_before: tuple[int, int, int] | None = None
-"""The thresholds before `take_over`; None: not taken over."""
-_frozen = False
-"""Whether `take_over` has excluded objects from collection (gc.freeze)."""
 
 
 def take_over() -> None:
-    """From now on `look` decides, for the whole process; a second call changes nothing. Objects that exist
-    now are never visited again: the modules' 60,000 objects stay anyway. A program that has frozen its own
-    keeps them so."""
-    global _before, _frozen
-    if _before is None:
-        _before = gc.get_threshold()
-        _frozen = not gc.get_freeze_count()
-        if _frozen:
-            gc.freeze()
-        gc.set_threshold(*_before[:2], _NEVER)
-
-
-def give_back() -> None:
-    """Restore the previous thresholds; a second call is harmless."""
-    global _before
-    if _before is not None:
-        if _frozen:
-            gc.unfreeze()
-        gc.set_threshold(*_before)
-        _before = None
+    """From now on `look` decides, until this process ends. Objects that exist now are never visited again: the
+    modules' 60,000 objects stay anyway."""
+    gc.freeze()
+    gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
 
 
 def look(*, idle: bool) -> bool:
     """Run a full collection if it is time; returns whether it ran one. Cheap otherwise."""
-    if _before is None or gc.get_count()[2] < (IDLE_AFTER if idle else BUSY_AFTER):
+    if gc.get_threshold()[2] != _NEVER or gc.get_count()[2] < (IDLE_AFTER if idle else BUSY_AFTER):
         return False
     gc.collect()
     return True

@@ -182,7 +182,7 @@ class Server:
         """Carry out requests of clients, one connection after the other, each for a bounded time."""
         while True:
             more = port.has_more
-            collector.look(idle=not more and not self.daemon.rings.is_behind)
+            collector.look(idle=not more and not self.daemon.rings.intake.is_behind)
             if not more:
                 await trio.lowlevel.wait_readable(port.fileno())
             try:
@@ -212,7 +212,7 @@ class Server:
         rounds were empty.
         """
         while True:
-            with trio.move_on_after(GIVE_BACK_S if rings.has_large else math.inf) as sleep:
+            with trio.move_on_after(GIVE_BACK_S if rings.intake.has_large else math.inf) as sleep:
                 await trio.lowlevel.wait_readable(rings.fileno())
             if sleep.cancelled_caught:
                 self._round(rings)  # gives memory back; producers still ring their doorbells
@@ -224,7 +224,7 @@ class Server:
                 rings.answer_doorbells()
                 taken = self._round(rings, ROUND_RECORDS)
                 self.step_done()
-                if rings.is_behind:
+                if rings.intake.is_behind:
                     await trio.lowlevel.checkpoint()
                     continue
                 empty_rounds = 0 if taken else empty_rounds + 1
@@ -232,7 +232,7 @@ class Server:
                     rings.want_wakeup(True)
                     # This finds records committed before producers saw the flag; a later commit rings the
                     # doorbell.
-                    if not self._round(rings) and not rings.has_more:
+                    if not self._round(rings) and not rings.intake.has_more:
                         break
                     rings.want_wakeup(False)
                     self.step_done()

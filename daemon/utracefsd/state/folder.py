@@ -34,12 +34,13 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
+
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
 from utracefsd.daemon_log import daemon_log
-from utracefsd.machine import disk
 from utracefsd.machine.kept_file import check_readable, remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file
@@ -92,17 +93,17 @@ class StateFolder:
         """Free so many bytes of the reserved space for a daemon that starts."""
         with contextlib.suppress(OSError):
             path = self.path / ROOM
-            disk.truncate(path, max(0, path.lstat().st_size - nr_bytes))
+            os.truncate(path, max(0, path.lstat().st_size - nr_bytes))
 
     def keep_room(self, nr_bytes: int) -> bool:
         """Reserve so many bytes for each of some later starts. False: there is less space than that."""
         try:
-            fd = disk.open(self.path / ROOM, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path / ROOM, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return False
         try:
             for at in range(os.fstat(fd).st_size, _STARTS * nr_bytes, nr_bytes):
-                disk.posix_fallocate(fd, at, nr_bytes)
+                os.posix_fallocate(fd, at, nr_bytes)
         except OSError:
             return False
         finally:
@@ -138,9 +139,9 @@ class StateFolder:
         """The buffer folders of the instance of that number."""
         return self._buffers.setdefault(number, BufferFolders(self, number))
 
-    def open_log(self) -> LogFile | None:
-        """The log that was taken over, or a new one, with all the space that it needs at first. None: it is
-        of an older version, and stays until a new log has everything. OSError: no space for one."""
+    def open_log(self) -> LogFile:
+        """The log that was taken over, or a new one, with all the space that it needs at first. OSError: no
+        space for one."""
         if self.log.exists():
             return LogFile.open(self.log)
         try:
@@ -165,9 +166,9 @@ class StateFolder:
     def _move_aside(self, path: Path) -> None:
         """FileNotFoundError."""
         with contextlib.suppress(FileExistsError):
-            disk.mkdir(self.path / SET_ASIDE, 0o700)
+            os.mkdir(self.path / SET_ASIDE, 0o700)
         remove(self.path / SET_ASIDE / path.name)
-        disk.rename(path, self.path / SET_ASIDE / path.name)
+        os.rename(path, self.path / SET_ASIDE / path.name)
 
     def set_aside(self, why: str) -> None:
         """Move the files to set-aside/, replacing what was there, for a start with an empty state."""
@@ -258,18 +259,16 @@ class StateFolder:
         return [path for path in _entries(self.path) if path.name.startswith(_BUFFER)]
 
 
+@attrs.define(eq=False)
 class BufferFolders:
     """The successive folders of one instance's ring buffer (`BufferStorage`)."""
 
-    def __init__(
-        self, state: StateFolder, number: int, adopted: RingBuffer | None = None, folder: str = ""
-    ) -> None:
-        self.adopted = adopted
-        """The ring buffer that was taken over."""
-        self.folder = folder
-        """Name of the folder in use; empty: the buffer is in memory."""
-        self._state = state
-        self._number = number
+    _state: StateFolder
+    _number: int
+    adopted: RingBuffer | None = None
+    """The ring buffer that was taken over."""
+    folder: str = ""
+    """Name of the folder in use; empty: the buffer is in memory."""
 
     def new_folder(self) -> str:
         """A new, empty folder for a ring buffer; in use only after `switch_to`. OSError; ENOSPC also when the
@@ -280,7 +279,7 @@ class BufferFolders:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         last = max((int(path.name.rpartition(".")[2]) for path in self._folders()), default=0)
         path = self._state.path / f"{_BUFFER}{self._number}.{last + 1}"
-        disk.mkdir(path, 0o700)
+        os.mkdir(path, 0o700)
         return str(path)
 
     def remove_folder(self, folder: str) -> None:

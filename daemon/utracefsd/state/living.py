@@ -8,7 +8,7 @@ present state is written anew; this also happens at every start.
 
 **Full /dev/shm.** The log's file has reserved space: at least a third more than the present state needs. When
 that is used up, too, the log is *behind*: it keeps describing an earlier moment. No id may get another
-meaning than the log gives it, so the daemon then refuses to make events, instances, data rings and folders
+meaning than the log gives it, so the daemon then refuses to make events, instances and folders
 (`check_room`: ENOSPC); those made before are in the log. Settings, enabling and removals still work but are
 not logged; the log marks that, and the next daemon logs a warning. When there is space again, everything is
 written.
@@ -41,8 +41,7 @@ from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
-from utracefsd.intake.known_rings import Key
-from utracefsd.intake.rings import Rings
+from utracefsd.intake.rings import Key, Rings
 from utracefsd.machine.comms import CommTable, Task
 from utracefsd.state import log
 from utracefsd.state.folder import StateFolder
@@ -71,13 +70,13 @@ class State:
         comms: CommTable,
         rings: Rings,
         fired: Mapping[Key, tuple[int, set[int]]],
-        file: LogFile | None,
+        file: LogFile,
         restarts: int,
     ) -> None:
         """fired: triggers that already fired for records that will be dispatched again, see Journal. file:
-        the result of `folder.open_log`, owned by this object. OSError: no space for a log that replaces one
-        of an older version."""
+        the result of `folder.open_log`, owned by this object."""
         self.folder = folder
+        self.file = file
         self._table = table
         self._instances = instances
         self._comms = comms
@@ -112,9 +111,13 @@ class State:
             self._listen_to(instance)
         instances.on_made.append(self._instance_made)
         instances.on_removed.append(self._instance_removed)
-        self._begin(file)
+        # The log of this daemon begins, in the file that was taken over.
+        if self._rewrite():
+            folder.remove_unused_buffers()
+        else:
+            self._fall_behind([log.fired_line(key, *fired) for key, fired in self._fired.items()])
         # Last: it asks the log's file, which is there from now on.
-        for one in (table, instances, folder, rings):
+        for one in (table, instances, folder):
             one.check_room = self.check_room
 
     def save(self) -> None:
@@ -278,18 +281,6 @@ class State:
         self._pending.clear()
         self._changed.clear()
         self._moved.clear()
-
-    def _begin(self, file: LogFile | None) -> None:
-        """Begin the log of this daemon, in the file that was taken over or, without one, in a new file."""
-        if file is None:
-            data = b"".join(map(self._pack, self._everything()))
-            self.file = LogFile.make(self.folder.log, max(2 * len(data), FIRST_ROOM), data)
-        else:
-            self.file = file
-            if not self._rewrite():
-                self._fall_behind([log.fired_line(key, *fired) for key, fired in self._fired.items()])
-                return
-        self.folder.remove_unused_buffers()
 
     def _rewrite(self, more: int = 0) -> bool:
         """Write the present state anew, if possible with space for `more` bytes behind it. False: the log is

@@ -19,7 +19,7 @@ MessagePack arrays, one behind the other (log_file.py); each describes one chang
                                             the triggers that have fired for a record of a data ring that was
                                             being dispatched when a daemon was killed
     ["comm", thread id, name, start time, process]
-                                            the name of a thread; process 0, or none in older logs: unknown
+                                            the name of a thread; process 0: unknown
     ["ring", st_dev, st_ino, pid, start time, uid, [id, ...]]
                                             the data ring of a process, and the events of its records
     ["index", st_dev, st_ino, id, ...]      the data ring has records of more events; 0: a number without one
@@ -30,7 +30,7 @@ MessagePack arrays, one behind the other (log_file.py); each describes one chang
                                             of a removed event; of one that exists, at an earlier moment
     ["ended"]                               last: the daemon ended in order, and the counts are the final ones
 
-An incomplete array at the end is ignored: a killed daemon could leave one in files of older versions.
+An incomplete array at the end is ignored.
 """
 
 import re
@@ -47,18 +47,18 @@ from utracefsd.consumers.ftrace.instances import MAX_NUMBER, TOP, check_name
 from utracefsd.consumers.ftrace.settings import parse_setting
 from utracefsd.events.event import Emitted, Event, SavedCounts, SavedEvent
 from utracefsd.events.synthetic import declared_text
-from utracefsd.intake.known_rings import Key, KnownRing
+from utracefsd.intake.rings import Key, KnownRing
 from utracefsd.machine.comms import Task
 
 MAGIC = "utracefs state"
 VERSION = 7
-"""Raised when an older daemon could not read what this one writes. 5: `process` of `comm`, and `restarts`. 6:
-counts of emitted records. 7: their owners."""
+"""Raised when an older daemon could not read what this one writes. 6: counts of emitted records. 7: their
+owners."""
 
 _OF_INSTANCES = {"set", "buffer", "on", "off", "filter", "triggers"}
 """Most lines are one of these."""
 
-_OLDEST = 4
+_OLDEST = 5
 """The oldest version that this daemon reads; it writes the whole log anew."""
 
 
@@ -97,7 +97,7 @@ class Taken:
     """By data ring: the position of a record that was being dispatched, and keys of the triggers that
     fired for it."""
     restarts: int = 0
-    """Daemons before this one that took over the state; 0 in older logs."""
+    """Daemons before this one that took over the state."""
     counts: SavedCounts | None = None
     """None in older logs."""
     emitted: dict[bytes, Emitted] = attrs.Factory(dict)
@@ -227,8 +227,6 @@ def _apply(taken: Taken, line: Any) -> bool:
             del taken.events[event_id]
             for instance in taken.instances.values():
                 instance.files.pop(event_id, None)
-        case ["comm", int(pid), bytes(comm), int(start_time)]:
-            return _apply(taken, [*line, 0])
         case ["comm", int(pid), bytes(comm), int(start_time), int(process)]:
             taken.comms.pop(pid, None)
             taken.comms[pid] = Task(comm, start_time, process)
@@ -245,8 +243,6 @@ def _apply(taken: Taken, line: Any) -> bool:
             taken.fired[dev, ino] = position, set(keys)
         case ["counts", str(origin), int(epoch), int(first_epoch)]:
             taken.counts = SavedCounts(origin, epoch, first_epoch)
-        case ["emitted", bytes(), int(), int()]:
-            return _apply(taken, [*line, 0])
         case ["emitted", bytes(name), int(count), int(epoch), int(uid)]:
             taken.emitted.pop(name, None)
             taken.emitted[name] = Emitted(count, epoch, uid)

@@ -23,8 +23,6 @@ A SIGKILL leaves:
 
 `behind`: there was a change that the file had no space for. It is a bit of the word, so it needs no space,
 follows the last valid line, and the write that completes the log clears it.
-
-A file without `_HEAD` is a log of an older version, lines from its first byte on.
 """
 
 from __future__ import annotations
@@ -35,7 +33,8 @@ import os
 import struct
 from pathlib import Path
 
-from utracefsd.machine import disk
+import attrs
+
 from utracefsd.machine.kept_file import made_whole, open_kept
 
 PAGE = mmap.PAGESIZE
@@ -53,18 +52,18 @@ _WORD_AT = 24
 _BEHIND = 1
 
 
+@attrs.define(eq=False)
 class LogFile:
     """An open file for writing. `make` and `open` give one; `close` ends it."""
 
-    def __init__(self, fd: int, room: int, offset: int, length: int, *, behind: bool) -> None:
-        self._fd = fd
-        self.room = room
-        """Bytes of an area, the limit of all lines."""
-        self._offset = offset
-        self.length = length
-        """Bytes of the lines."""
-        self.behind = behind
-        """Whether a change is missing from the lines."""
+    _fd: int
+    room: int
+    """Bytes of an area, the limit of all lines."""
+    _offset: int
+    length: int
+    """Bytes of the lines."""
+    behind: bool
+    """Whether a change is missing from the lines."""
 
     @classmethod
     def make(cls, path: Path, room: int, data: bytes = b"") -> LogFile:
@@ -80,18 +79,10 @@ class LogFile:
         return file
 
     @classmethod
-    def open(cls, path: Path) -> LogFile | None:
-        """Continue the file that `read_log_file` has found valid. None: there is no file, it is of an older
-        version, or it was never written. OSError."""
-        kept = open_kept(path)
-        if kept is None:
-            return None
-        fd, size = kept
-        found = _parse(os.pread(fd, PAGE, 0), size)
-        if found is None:
-            os.close(fd)
-            return None
-        room, offset, length, behind = found
+    def open(cls, path: Path) -> LogFile:
+        """Continue the file that `read_log_file` has found valid. OSError."""
+        fd, size = open_kept(path) or (-1, 0)
+        room, offset, length, behind = _parse(os.pread(fd, PAGE, 0), size) or (0, 0, 0, True)
         return cls(fd, room, offset, length, behind=behind)
 
     @property
@@ -126,7 +117,7 @@ class LogFile:
         """The pages are allocated; writing can still fail at a limit on the size of files, or on a disk if
         the folder is not in memory."""
         try:
-            return disk.pwrite(self._fd, data, at) == len(data)
+            return os.pwrite(self._fd, data, at) == len(data)
         except OSError:
             return False
 
@@ -140,7 +131,7 @@ class LogFile:
 def read_log_file(path: Path) -> tuple[bytes, bool] | None:
     """The lines of the file, and whether it is behind; None: there is no file, or it was never written.
 
-    Bytes without our magic are returned unchanged: `parse_log` says what is wrong with them. OSError.
+    A file without this layout has no lines, which `parse_log` refuses. OSError.
     """
     kept = open_kept(path)
     if kept is None:
@@ -152,7 +143,7 @@ def read_log_file(path: Path) -> tuple[bytes, bool] | None:
         data = file.read()
     found = _parse(data, len(data))
     if found is None:
-        return data, False
+        return b"", False
     _room, offset, length, behind = found
     return (data[offset : offset + length], behind) if length else None
 

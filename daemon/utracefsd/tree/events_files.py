@@ -145,18 +145,6 @@ class _EventContext:
     """The instance whose enable switch it shows."""
     event: Event
 
-    def enable_text(self) -> bytes:
-        return self.instance.events.of(self.event).enable_text()
-
-    def store_enable(self, data: bytes) -> None:
-        self.instance.events.set_enabled((self.event,), values.flag(data))
-
-    def filter_text(self) -> bytes:
-        return self.instance.events.of(self.event).shown_filter()
-
-    def store_filter(self, data: bytes) -> None:
-        self.instance.set_filter(self.event, values.command_line(data))
-
     def trigger_text(self) -> bytes:
         self.check_instance()
         return self.instance.triggers.text(self.event)
@@ -164,12 +152,6 @@ class _EventContext:
     def store_trigger(self, data: bytes) -> None:
         self.check_instance()
         self.instance.triggers.write(self.event, values.command_line(data) or data)
-
-    def truncate_trigger(self) -> None:
-        self.instance.triggers.truncate(self.event)
-
-    def inject(self, data: bytes, peer: Peer) -> None:
-        self.instance.inject(self.event, values.command_line(data), peer.pid)
 
     def check_instance(self) -> None:
         """ENODEV: the instance was removed while the file was open. As in the kernel `id` can be read."""
@@ -191,8 +173,16 @@ def _check_alive(event: Event) -> None:
 
 
 _EVENT_FILES: RowTable[_EventContext] = row_table(
-    Row(b"enable", _EventContext.enable_text, lambda ev, data, peer: ev.store_enable(data)),
-    Row(b"filter", _EventContext.filter_text, lambda ev, data, peer: ev.store_filter(data)),
+    Row(
+        b"enable",
+        lambda ev: ev.instance.events.of(ev.event).enable_text(),
+        lambda ev, data, peer: ev.instance.events.set_enabled((ev.event,), values.flag(data)),
+    ),
+    Row(
+        b"filter",
+        lambda ev: ev.instance.events.of(ev.event).shown_filter(),
+        lambda ev, data, peer: ev.instance.set_filter(ev.event, values.command_line(data)),
+    ),
     Row(b"format", _EventContext.format_text, holds_instance=False),
     Row(
         b"hist",
@@ -201,13 +191,18 @@ _EVENT_FILES: RowTable[_EventContext] = row_table(
         holds_instance=False,
     ),
     Row(b"id", lambda ev: b"%d\n" % ev.event.id, holds_instance=False),
-    Row(b"inject", _refuse_reading, lambda ev, data, peer: ev.inject(data, peer), mode=WRITE_ONLY),
+    Row(
+        b"inject",
+        _refuse_reading,
+        lambda ev, data, peer: ev.instance.inject(ev.event, values.command_line(data), peer.pid),
+        mode=WRITE_ONLY,
+    ),
     Row(b"stats", lambda ev: ev.event.tracepoint.stats_text(), holds_instance=False),
     Row(
         b"trigger",
         _EventContext.trigger_text,
         lambda ev, data, peer: ev.store_trigger(data),
-        truncate=lambda ev, peer: ev.truncate_trigger(),
+        truncate=lambda ev, peer: ev.instance.triggers.truncate(ev.event),
         holds_instance=False,
     ),
 )

@@ -296,23 +296,15 @@ class OpenText(OpenFile):
             self._node.row.release(self._node.context)
 
 
+@attrs.define(eq=False)
 class Rows(Directory, Generic[C]):
     """A directory that is a table over one context, with a few directories among its files."""
 
-    def __init__(
-        self,
-        context: C,
-        table: RowTable[C],
-        *,
-        mode: int = 0o755,
-        directories: Sequence[tuple[bytes, Callable[[C], Directory]]] = (),
-        guard: Callable[[], None] | None = None,
-    ) -> None:
-        self.mode = mode
-        self._context = context
-        self._table = table
-        self._directories = directories
-        self._guard = guard
+    _context: C
+    _table: RowTable[C]
+    mode: int = 0o755
+    _directories: Sequence[tuple[bytes, Callable[[C], Directory]]] = ()
+    _guard: Callable[[], None] | None = None
 
     def lookup(self, name: bytes) -> Node | None:
         row = self._table.get(name)
@@ -330,21 +322,14 @@ class Rows(Directory, Generic[C]):
             yield name, "d"
 
 
+@attrs.define(eq=False)
 class Listing(Directory):
     """A directory whose entries are computed: their names, and the node of a name, None for another one."""
 
-    def __init__(
-        self,
-        names: Callable[[], Iterable[bytes]],
-        find: Callable[[bytes], Node | None],
-        *,
-        kind: str = "d",
-        mode: int = 0o750,
-    ) -> None:
-        self.mode = mode
-        self._names = names
-        self._find = find
-        self._kind = kind
+    _names: Callable[[], Iterable[bytes]]
+    _find: Callable[[bytes], Node | None]
+    _kind: str = "d"
+    mode: int = 0o750
 
     def lookup(self, name: bytes) -> Node | None:
         return self._find(name)

@@ -5,7 +5,6 @@ checked against the end of the entry before it is read. `__data_loc` offsets cou
 entry, so a range may overlap the common header or the location word itself; that is allowed.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free
 from libc.math cimport isfinite, isnan
@@ -18,7 +17,6 @@ from utracefs_protocol.events._line cimport (
 )
 
 from utracefs_protocol.events.declaration import FieldKind
-#: from utracefs_protocol.events.declaration import Field
 
 cdef extern from "Python.h":
     char *PyOS_double_to_string(double value, char code, int precision, int flags, int *type) except NULL
@@ -131,20 +129,3 @@ cdef object elements_of(Elements elements, const uint8_t *data, size_t length):
             found.append(data[at] != 0)
         at += elements.size
     return found
-
-
-def field_bytes(field: Field, entry: bytes | bytearray | memoryview) -> bytes:
-    """The bytes of a field; for a location word the bytes it points at. ValueError: they are not all within
-    the entry, which begins with the common fields."""
-    cdef Py_buffer view
-    cdef Place place
-    cdef const unsigned char *data
-    cdef size_t length
-    set_place(&place, field)
-    PyObject_GetBuffer(entry, &view, PyBUF_SIMPLE)
-    try:
-        if not find_bytes(&place, <const unsigned char *>view.buf, view.len, &data, &length):
-            raise ValueError(f"a field reaches past the entry of {view.len} bytes")
-        return (<const char *>data)[:length] if length else b""
-    finally:
-        PyBuffer_Release(&view)

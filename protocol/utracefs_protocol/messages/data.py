@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Final, Self
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST
 from utracefs_protocol.limits import (
-    DATA_RING_SIZE,
     MAX_EVENT_ID,
     MAX_STRUCT_ARGUMENT,
     MAX_WRITE_INDEX,
@@ -47,10 +46,6 @@ MAX_TOKEN: Final = (1 << 63) - 1
 
 MAX_CHANGES: Final = 1024
 """Limit of pairs in one EnablersChanged."""
-
-LOC_RELATIVE: Final = 1
-LOC_STRING: Final = 2
-"""Flags of a location word in the result of DIAG_IOCSREG: a __rel_loc; its data must end in NUL."""
 
 _MAX_PID: Final = (1 << 31) - 1
 _MAX_ID: Final = (1 << 32) - 2  # -1 is no user
@@ -191,8 +186,8 @@ class Registered(Result, of="DIAG_IOCSREG"):
     size: int = member(Kind("int", lambda *_: 0), default=0, always=True)
     """Minimum bytes of a payload: those of the fixed fields. The client library does not read it."""
     locs: list[list[int]] = member(Kind("array", lambda *_: []), default=[])
-    """[offset in the payload, LOC_RELATIVE and LOC_STRING] of each location word; not read by the client
-    library."""
+    """[offset in the payload, flags] of each location word: 1 a __rel_loc, 2 its data must end in NUL. The
+    client library does not read it."""
     event_id: int = member(INT, 0, MAX_EVENT_ID, default=0)
     """Not 0: the command string does not match its own event (`u32 a;; u32 b`); further registrations must
     have this number."""
@@ -278,17 +273,6 @@ class Sync(Params, method="sync"):
     """sync: answered when all records sent before have reached the consumers."""
 
 
-def _ring_size(value: object, what: str) -> int:
-    return DATA_RING_SIZE if value is None else wire_int(value, what, 0, 1 << 32)
-
-
-class MmapRing(MapParams, method="mmap_ring"):
-    """mmap_ring: request a data ring."""
-
-    size: int = member(Kind("int", _ring_size), default=DATA_RING_SIZE, always=True)
-    """Bytes of the data area: a power of two, which is checked where the ring is made."""
-
-
 class AdoptRing(MapParams, method="adopt_ring"):
     """adopt_ring: use a ring of the program, or one from before a restart. 2 descriptors are sent along: the
     memfd and the doorbell; the ring describes itself."""
@@ -299,8 +283,8 @@ class AdoptRing(MapParams, method="adopt_ring"):
     """The program made it: registrations follow, and records wait for theirs."""
 
 
-class RingMapped(Result, of="mmap_ring"):
-    """The result of mmap_ring, with 2 descriptors (memfd, doorbell), and of adopt_ring, without."""
+class RingMapped(Result, of="adopt_ring"):
+    """The result of adopt_ring."""
 
     size: int = member(INT, 1)
     """Bytes of the data area."""

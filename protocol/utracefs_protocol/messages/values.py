@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from utracefs_protocol.errors import TOO_OLD, TraceError
 from utracefs_protocol.text import bytes_of
@@ -87,20 +87,15 @@ def refuse_unknown(members: WireMap, known: Collection[str], what: str) -> None:
             raise TraceError(errno.E2BIG, f"{what} has the unknown member {key!r}: {TOO_OLD}")
 
 
-class Kind:
+class Kind(NamedTuple):
     """Reads and writes members of one kind."""
 
-    __slots__ = ("read", "word", "write")
-
-    def __init__(
-        self, word: str, read: Callable[..., Any], write: Callable[[Any], Any] | None = None
-    ) -> None:
-        self.word = word
-        """Its name in docs/protocol.md."""
-        self.read = read
-        """Called with the value on the wire, the member's name and its limits. TraceError."""
-        self.write = write
-        """None: it is written unchanged."""
+    word: str
+    """Its name in docs/protocol.md."""
+    read: Callable[..., Any]
+    """Called with the value on the wire, the member's name and its limits. TraceError."""
+    write: Callable[[Any], Any] | None = None
+    """None: it is written unchanged."""
 
 
 INT: Final = Kind("int", wire_int)

@@ -69,7 +69,6 @@ cdef extern from "data_ring_consumer.h" nogil:
         uint32_t bytes
         unsigned char comm[16]
 
-    void dr_init(data_ring *r)
     int dr_look(dr_consumer *c)
     int dr_consumer_start(dr_consumer *c)
     int dr_next(

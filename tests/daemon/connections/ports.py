@@ -6,6 +6,7 @@ import select
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -27,8 +28,7 @@ class FakeConnection:
         self.closing = False
         self.waiting = False
         self.is_blocked = False
-        self.bytes_pending = 0
-        self.pending_head: int | None = None
+        self.stream: Any = SimpleNamespace(bytes_pending=0, pending_head=None)
         self.passes_over = False
         self.closed_ns: list[int] = []
         self.timer_ns: int | None = None
@@ -73,7 +73,6 @@ class Around:
         """Time that passes with each look at the clock."""
         self.made: list[FakeConnection] = []
         self.clients: list[socket.socket] = []
-        self.left: list[Peer] = []
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(path))
         self.listener.listen(1024)
@@ -85,7 +84,7 @@ class Around:
             rules,
             self._open,
             now_ns=self._look,
-            closed=self.left.append,
+            before_sending=lambda: None,
             faults=self.faults,
             **options,
         )

@@ -13,6 +13,7 @@ import msgpack
 import pytest
 
 from tests.daemon.record_path import Collecting
+from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import (
     Connection,
     Notification,
@@ -139,6 +140,12 @@ class Client:
         if response.error is not None:
             raise TraceError(*response.error)
         return response.result
+
+    def hand_over_ring(self, size: int = 65536) -> None:
+        """A new one."""
+        fds = MadeRing.make(size)
+        self.fds += fds
+        self.call("adopt_ring", {}, fds=(fds[0], fds[1]))
 
     def reg(self, name_args: str | bytes, *fds: int, **members: Any) -> dict[str, int]:
         result: dict[str, int] = self.call("DIAG_IOCSREG", {"name_args": name_args, **members}, fds=fds)

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -14,13 +15,15 @@ from utracefs_protocol.connection import encode_request
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.tracefs import PerfAttr, Stat
 from utracefsd.connections.tracefs_connection import Reply, TracefsConnection
+from utracefsd.consumers.perf.events import PerfEvent
 from utracefsd.machine.faults import Faults
 from utracefsd.machine.peer import Peer
+from utracefsd.tree.nodes import OpenFile
 
 PEER = Peer(pid=77, uid=0, gid=0, privileged=True)
 
 
-class FakeFile:
+class FakeFile(OpenFile):
     """A pipe: `content` is what a read gets, None the end, nothing EAGAIN."""
 
     def __init__(self, tree: "FakeTree", blocking: bool) -> None:
@@ -111,7 +114,7 @@ class FakeTree:
         self._called("rmdir", path)
 
 
-class FakePerfEvent:
+class FakePerfEvent(PerfEvent):
     def __init__(self, attr: PerfAttr, handle: int) -> None:
         self.attr = attr
         self.handle = handle
@@ -129,7 +132,7 @@ class FakePerfEvent:
             raise TraceError(errno.EINVAL, "it only counts")
         return self.filled
 
-    def ioctl(self, name: str, arg: Any) -> Any:
+    def ioctl(self, name: str, arg: Any = None) -> Any:
         if name != "ID":
             raise TraceError(errno.ENOTTY, f"no perf ioctl {name}")
         return 99
@@ -155,6 +158,8 @@ class FakeServices:
         self.perf: Any = perf
         self.streams = streams
         self.comms: Any = self
+        self.table: Any = SimpleNamespace(enablers=self)
+        self.notifiers = self
         self.faults = Faults()
         self.steps: list[str] = []
         self.next_changes: list[Any] = []
@@ -164,17 +169,23 @@ class FakeServices:
     def take_in_all(self) -> None:
         self.steps.append("take in")
 
-    def begin_change(self) -> None:
+    def now_ns(self) -> int:
+        return 0
+
+    def hold(self, peer: Peer) -> None:
+        pass
+
+    def begin(self) -> None:
         self.steps.append("begin")
 
-    def take_change(self) -> Any:
+    def take(self, now_ns: int) -> Any:
         self.steps.append("take")
         return self.next_changes.pop(0) if self.next_changes else None
 
     def take_in_acknowledgements(self) -> None:
         self.steps.append("take in acknowledgements")
 
-    def tracefs_closed(self, peer: Peer) -> None:
+    def drop(self, peer: Peer) -> None:
         self.closed.append(peer)
 
     def meet(self, tid: int) -> tuple[int | None, int | None]:

@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import mmap
 import os
 import struct
 from typing import Any
@@ -11,29 +10,19 @@ import msgpack
 import pytest
 
 from tests.daemon.connections.program import (
-    PAGE,
     PLAIN,
     ROOT,
-    SECOND_NS,
     Client,
     FakeRingServices,
     enabler,
-    flush,
-    listen,
-    record,
 )
 from tests.daemon.intake.producing import Producer
 from tests.daemon.record_path import Collecting
-from utracefs_protocol.connection import (
-    encode_response,
-)
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
 from utracefsd.connections import data_connection
-from utracefsd.connections.write_errors import WRITE_ERROR_INTERVAL_NS
 from utracefsd.events.event import CommandString
 from utracefsd.events.event_table import EventTable
-from utracefsd.intake.known_rings import KnownRing
-from utracefsd.intake.rings import Rings
+from utracefsd.intake.rings import KnownRing, Rings
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource
 
@@ -160,7 +149,7 @@ def test_an_early_ring_waits_for_no_event_beyond_the_users_share(
     table.shares.most[Resource.REGISTRATIONS] = 1
     rings = Rings(2, FakeRingServices(shares=table.shares))
     client = Client(table, PLAIN, rings=rings)
-    client.call("mmap_ring", {"size": 65536})
+    client.hand_over_ring()
     ring = client.connection._ring
     assert ring is not None
     ring.is_early = True
@@ -183,7 +172,7 @@ def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.Mo
     """A program may sync a thousand times in a packet, and there may be a thousand rings."""
     rings = Rings(2, FakeRingServices(shares=table.shares))
     client = Client(table, rings=rings)
-    client.call("mmap_ring", {"size": 65536})
+    client.hand_over_ring()
     taken: list[None] = []
     monkeypatch.setattr(rings, "take_in", lambda: taken.append(None))
     client.call("sync")
@@ -202,132 +191,6 @@ def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.Mo
         os.close(fd)
 
 
-@pytest.mark.parametrize("left", [0, 1])
-def test_no_descriptor_for_a_ring(table: EventTable, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rings = Rings(2, FakeRingServices(shares=table.shares))
-    client = Client(table, rings=rings)
-    dup, times = os.dup, iter(range(left))
-
-    def failing(fd: int) -> int:
-        if next(times, None) is None:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return dup(fd)
-
-    monkeypatch.setattr(os, "dup", failing)
-    assert client.fails("mmap_ring", {"size": 65536}) == "EMFILE"
-    monkeypatch.undo()
-    assert (len(rings), table.shares.total(Resource.DESCRIPTORS)) == (0, 0)
-    client.call("mmap_ring", {"size": 65536})
-    client.connection.close(0)
-    rings.close()
-    for fd in client.fds:
-        os.close(fd)
-
-
-def test_a_wanted_write_index(client: Client) -> None:
-    assert client.reg("first", write_index=0)["write_index"] == 0
-    assert client.reg("third", write_index=2)["write_index"] == 2
-    assert client.fails("DIAG_IOCSREG", {"name_args": "other", "write_index": 1}) == "EINVAL"
-    assert client.reg("third")["write_index"] == 2
-    assert client.reg("third", write_index=4)["write_index"] == 4
-    assert client.reg("next")["write_index"] == 5
-
-
-def test_mmap_status(client: Client, table: EventTable) -> None:
-    assert client.call("mmap_status") == {"size": PAGE, "writers": 1, "protocol": 2}
-    (fd,) = client.fds
-    page = mmap.mmap(fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ)
-    index = client.reg("t")["status_index"]
-    assert page[index] == 0
-    listen(table, b"t")
-    assert page[index] == 0x80
-    page.close()
-    assert client.fails("mmap_status", {}) == "EINVAL"
-
-
-# Records
-
-
-def test_refused_records_are_counted_and_reported_once_a_second(client: Client, table: EventTable) -> None:
-    client.reg("t u32 a")
-    connection = client.connection
-    assert connection.next_timer_ns() is None
-    assert client.send(record(0, b"1111") * 3 + record(5) + record(0, b"1")) == []
-    told = [(n.method, n.params) for n in client.notifications]
-    assert told == [("write_error", [errno.EBADF, 0, 3])], "the most frequent reason, at once"
-    assert connection.next_timer_ns() == WRITE_ERROR_INTERVAL_NS
-
-    client.now_ns = WRITE_ERROR_INTERVAL_NS - 1
-    client.send(record(5))
-    client.take(connection.speak(client.now_ns))
-    assert len(client.notifications) == 1
-
-    client.now_ns = WRITE_ERROR_INTERVAL_NS
-    client.take(connection.speak(client.now_ns))
-    assert client.notifications[-1].params == [errno.ENOENT, 5, 2]
-    assert connection.next_timer_ns() == 2 * WRITE_ERROR_INTERVAL_NS
-    client.now_ns = 5 * SECOND_NS
-    client.send(record(0, b"12"))
-    assert client.notifications[-1].params == [errno.EINVAL, 0, 2]
-    assert connection.next_timer_ns() is None
-    assert client.take(connection.speak(client.now_ns)) == []
-    assert len(client.notifications) == 3
-
-
-def test_invented_indexes_do_not_fill_memory(client: Client) -> None:
-    client.reg("t u32 a")
-    for start in range(0, 4000, 100):
-        client.send(record(0, b"1111") + b"".join(record(index) for index in range(start + 1, start + 101)))
-    total = sum(n.params[2] for n in client.notifications)
-    for second in range(1, 200):
-        client.take(client.connection.speak(second * SECOND_NS))
-    assert client.connection.next_timer_ns() is None
-    assert len(client.notifications) < 150
-    assert sum(n.params[2] for n in client.notifications) == 4040
-    assert total < 4040
-
-
-# Unknown and invalid input
-
-
-def test_unknown_methods(client: Client) -> None:
-    for method in ("", "nonsense", "diag_iocsreg", "read_file", "__init__", "close", "x" * 1000):
-        assert client.fails(method, 1) == "ENOSYS"
-    client.reg("t")
-
-
-@pytest.mark.parametrize(
-    ("junk", "number"),
-    [
-        (b"\xc1", "EPROTO"),
-        (encode_response(1, None), "EPROTO"),
-        (b"\xc6\xff\xff\xff\xff", "EMSGSIZE"),
-        (b"\xc5\xff\xff", "EMSGSIZE"),
-    ],
-)
-def test_broken_framing_ends_the_connection_and_keeps_what_was_before(
-    client: Client, table: EventTable, memory: int, junk: bytes, number: str
-) -> None:
-    client.reg("t u32 a")
-    payloads = listen(table, b"t")
-    client.send(record(0, b"good") + junk + record(0, b"late"), memory)
-    assert client.dead() == number
-    flush(table)
-    assert payloads == [b"good"]
-    assert client.send(record(0, b"late"), memory) == []
-    flush(table)
-    assert payloads == [b"good"]
-
-
-def test_an_object_of_64_kib_passes(client: Client, table: EventTable) -> None:
-    client.reg("t u32 a")
-    payloads = listen(table, b"t")
-    client.send(record(0, bytes(65536 - 3 - 4)))
-    flush(table)
-    assert len(payloads) == 1
-    assert client.notifications == []
-
-
 def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
     table: EventTable,
 ) -> None:
@@ -337,7 +200,7 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
     client = Client(table, ROOT, rings=rings, hand_over=lambda: flushed.append(1))
     flushed: list[int] = []
     client.reg("test u32 a")
-    client.call("mmap_ring", {"size": 65536})
+    client.hand_over_ring()
     assert client.call("sync") is None, "nothing is in the ring"
     flushed.clear()
     ring = client.connection._ring

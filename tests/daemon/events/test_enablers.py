@@ -39,10 +39,9 @@ def add(
     bit: int = 0,
     size: int = 4,
     peer: Peer = ROOT,
-    on: bool = False,
 ) -> None:
     place = enablers.check(memory.fd, messages.Enabler(0, offset, bit, size))
-    enablers.add(place, memory.fd, event, peer, on)
+    enablers.add(place, memory.fd, event, peer)
 
 
 def errno_of(error: pytest.ExceptionInfo[TraceError]) -> str:
@@ -174,7 +173,7 @@ def test_reading_a_page_that_is_mapped_is_not_enough_to_have_it_written(
     fd = os.open(f"/proc/self/fd/{memory.fd}", flags)
     place = enablers.check(fd, messages.Enabler(0, 64, 0, 4))
     with pytest.raises(TraceError) as caught:
-        enablers.add(place, fd, event, ROOT, True)
+        enablers.add(place, fd, event, ROOT)
     assert errno_of(caught) == "ENOMEM"
     assert memory.word(64, 4) == 0
     os.close(fd)
@@ -191,7 +190,7 @@ def test_memory_that_cannot_be_written(
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
     place = enablers.check(fd, messages.Enabler(0, 0, 0, 4))
     with pytest.raises(TraceError) as caught:
-        enablers.add(place, fd, event, ROOT, True)
+        enablers.add(place, fd, event, ROOT)
     assert errno_of(caught) == "ENOMEM"
     assert len(enablers) == 0
     enablers.check(fd, messages.Enabler(0, 0, 0, 4))
@@ -211,12 +210,6 @@ def test_a_hole_does_no_harm(enablers: EnablerTable, table: EventTable, memory: 
     assert memory.word(0) == 1
 
 
-def go(enablers: EnablerTable, peer: Peer) -> list[Event]:
-    """A connection closes; the events of the enablers that go with it."""
-    enablers.drop(peer)
-    return list(enablers.forget_leaving())
-
-
 def test_a_process_with_thousands_goes_in_pieces(
     enablers: EnablerTable, table: EventTable, memory: Memory, event: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,18 +219,18 @@ def test_a_process_with_thousands_goes_in_pieces(
     one = Peer(1, 0, 0, privileged=True)
     enablers.hold(one)
     for bit in range(10):
-        place = enablers.check(memory.fd, messages.Enabler(0, 0, bit, 4))
-        table.add_enabler(event, place, memory.fd, one)
-    table.process_disconnected(one)
+        add(enablers, memory, event, 0, bit, peer=one)
+    enablers.drop(one)
     assert (len(enablers), enablers.leaving, table.next_reap_ns()) == (6, True, 0)
     enablers.hold(one)
     add(enablers, memory, event, 8, 0, peer=one)
-    table.remove_enabler(memory.fd, 0, 0)
+    enablers.remove(memory.fd, 0, 0)
     table.reap()
     assert (len(enablers), enablers.leaving) == (2, True)
     table.reap()
-    assert (len(enablers), enablers.leaving, event.references) == (1, False, 1)
-    assert go(enablers, one) == [event]
+    assert (len(enablers), enablers.leaving, event.references) == (1, False, 2)
+    enablers.drop(one)
+    assert (len(enablers), event.references) == (0, 1)
 
 
 def test_pages_are_mapped_once_and_unmapped_at_the_end(enablers: EnablerTable, event: Event) -> None:
@@ -256,8 +249,9 @@ def test_pages_are_mapped_once_and_unmapped_at_the_end(enablers: EnablerTable, e
     assert mappings() == 0
 
 
-def test_a_user_has_so_many_enablers_and_pages(event: Event) -> None:
-    enablers = EnablerTable(Shares({Resource.ENABLERS: 3, Resource.ENABLER_PAGES: 2}))
+def test_a_user_has_so_many_enablers_and_pages(table: EventTable, event: Event) -> None:
+    shares = Shares({Resource.ENABLERS: 3, Resource.ENABLER_PAGES: 2})
+    enablers = EnablerTable(shares, table.acquire, table.release)
     memory = Memory(4 * PAGE_SIZE)
     add(enablers, memory, event, 0, 0, peer=PLAIN)
     add(enablers, memory, event, PAGE_SIZE, 0, peer=PLAIN)

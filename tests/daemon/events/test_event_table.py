@@ -11,7 +11,7 @@ from tests.daemon.record_path import Collecting
 from tests.daemon.status_files import nameless_status
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT, REG_PERSIST, Declaration
 from utracefs_protocol.limits import MAX_EVENT_ID
-from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
+from utracefsd.consumers.perf._sink import PerfProbe
 from utracefsd.events import dynamic_events, event_table
 from utracefsd.events._tracepoint import Probe
 from utracefsd.events.event import CommandString
@@ -25,7 +25,7 @@ def other() -> Probe:
 
 
 def perf() -> Probe:
-    return PerfProbe(PerfSink(1), "perf:1")
+    return PerfProbe("perf:1", 1)
 
 
 # Register

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.daemon.record_path import tracepoint
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.messages.data import MAX_CHANGES, EnablersChanged
 from utracefsd.events import notifier as notifier_module
@@ -46,7 +47,7 @@ class Notified:
         self.state: dict[int, bool] = {}
         for token in range(tokens):
             table.enablers.check_token(self.notifier, token)
-            self.state[token] = table.add_notified_enabler(event, self.notifier, token)
+            self.state[token] = table.enablers.add_notified(self.notifier, token, event)
 
     def _speak_up(self) -> None:
         self.calls += 1
@@ -86,7 +87,7 @@ def test_a_token_that_changes_again_keeps_its_place(
     other = table.register(CommandString.parse(b"other"), privileged=True)
     table.acquire(other)
     for token in (4, 5):
-        table.add_notified_enabler(other, notified.notifier, token)
+        table.enablers.add_notified(notified.notifier, token, other)
     first = switch(table, event, True)
     assert notified.read() == EnablersChanged(1, [(0, True), (1, True)])
     switch(table, other, True)
@@ -123,7 +124,7 @@ def test_the_last_changed_token_is_removed_while_nothing_is_unanswered(
 ) -> None:
     notified = Notified(table, event)
     change = switch(table, event, True)
-    table.remove_notified_enabler(notified.notifier, 0, 0)
+    table.enablers.remove_notified(notified.notifier, 0, 0)
     assert change is not None
     assert change.done
     assert not notified.notifier.has_news
@@ -136,10 +137,10 @@ def test_tokens_that_go_leave_less_to_wait_for(
     notified = Notified(table, event, tokens=4)
     other = table.register(CommandString.parse(b"other"), privileged=True)
     table.acquire(other)
-    table.add_notified_enabler(other, notified.notifier, 4)
+    table.enablers.add_notified(notified.notifier, 4, other)
     first = switch(table, event, True)
     for token in (2, 3):
-        table.remove_notified_enabler(notified.notifier, token, 0)
+        table.enablers.remove_notified(notified.notifier, token, 0)
     later = switch(table, other, True)
     assert notified.read() == EnablersChanged(1, [(0, True), (1, True)])
     notified.notifier.written(1, 0)
@@ -215,7 +216,7 @@ def test_a_connection_with_thousands_goes_in_pieces(
 ) -> None:
     monkeypatch.setattr("utracefsd.events.enablers.PIECE", 4)
     notified = Notified(table, event, tokens=10)
-    table.notifier_closed(notified.notifier, 0)
+    table.enablers.close_notifier(notified.notifier, 0)
     assert (len(table.enablers), table.next_reap_ns()) == (6, 0)
     table.enablers.write_state(event, True)
     assert notified.read() is None
@@ -231,7 +232,7 @@ def test_a_closed_one_is_in_no_circle(table: EventTable, event: Event) -> None:
     gc.collect()
     gc.disable()
     try:
-        table.notifier_closed(notified.notifier, 0)
+        table.enablers.close_notifier(notified.notifier, 0)
         del notified
         assert notifier() is None
     finally:
@@ -253,8 +254,10 @@ ACTS = st.lists(
 @given(ACTS)
 def test_all_know_the_truth_in_the_end_and_no_change_is_done_too_early(acts: list[Any]) -> None:
     """Whatever is switched, sent, registered and given up in between."""
-    enablers = EnablerTable(Shares())
+    enablers = EnablerTable(Shares(), lambda _: None, lambda _: None)
     events = [Event.__new__(Event) for _ in range(3)]
+    for event in events:
+        event.tracepoint = tracepoint()
     on = dict.fromkeys(map(id, events), False)
     notifiers = [enablers.notifiers.add(PEER, lambda: None) for _ in range(2)]
     states: list[dict[int, bool]] = [{}, {}]

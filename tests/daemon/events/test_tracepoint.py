@@ -13,7 +13,7 @@ from tests.conformance import transcript
 from tests.daemon.record_path import PID, Collecting, ftrace, numbers, tracepoint, write
 from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.event._sink import FtraceProbe
-from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
+from utracefsd.consumers.perf._sink import PerfProbe
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._index_table import IndexTable
 
@@ -46,7 +46,7 @@ class Player:
             case ["open", name]:
                 self.tables[name] = IndexTable()
             case ["close", name]:
-                self.tables[name].clear()
+                self.tables[name] = IndexTable()
             case ["reg", table, name, *_]:
                 command = " ".join(words[2:]).encode()
                 event = self.events.setdefault(name, tracepoint(command, 1039 + len(self.events)))
@@ -134,19 +134,18 @@ def test_one_probe_that_looks_decides_for_all() -> None:
 
 def test_a_refused_record_is_counted_by_no_probe_not_even_by_perf_that_has_no_place_for_its_size() -> None:
     event = tracepoint(b"test __data_loc char[] s")
-    sink = PerfSink(1, data_pages=4, sample_period=2)
-    perf, batch = PerfProbe(sink, "perf:1"), Collecting("p", print)
+    perf, batch = PerfProbe("perf:1", 1, data_pages=4, sample_period=2), Collecting("p", print)
     event.attach(perf)
     event.attach(batch)
     bad = struct.pack("<HH", 0, 1) + bytes(9000)
     for _ in range(3):
         assert write(event, bad) == -errno.EFAULT
-    assert (sink.count, numbers(perf), numbers(batch), event.emitted) == (0, (0, 0, 0), (0, 0, 0), 0)
+    assert (perf.count, numbers(perf), numbers(batch), event.emitted) == (0, (0, 0, 0), (0, 0, 0), 0)
     event.detach(batch)
     for _ in range(3):
         assert write(event, bad) == 0
-    assert (sink.count, numbers(perf), event.emitted) == (3, (2, 0, 1), 3)
-    sink.close()
+    assert (perf.count, numbers(perf), event.emitted) == (3, (2, 0, 1), 3)
+    perf.close()
 
 
 def test_a_full_or_too_small_buffer_does_not_look() -> None:
@@ -175,7 +174,7 @@ def test_where_its_location_words_are() -> None:
 
 def test_status_is_what_is_attached() -> None:
     event = tracepoint()
-    probes = [FtraceProbe(ftrace()), PerfProbe(PerfSink(7), "perf:1"), Collecting("plug", print)]
+    probes = [FtraceProbe(ftrace()), PerfProbe("perf:1", 7), Collecting("plug", print)]
     for probe, status in zip(probes, (1, 3, 0x83), strict=True):
         event.attach(probe)
         assert event.status == status
@@ -272,12 +271,12 @@ def test_every_record_is_counted_once_by_every_consumer(steps: list[tuple[int, i
     event = tracepoint(b"test u32 a; __rel_loc char[] s")
     small = ftrace(2, 1)
     small.ring_buffer.overwrite = False
-    perf = PerfSink(1, data_pages=1, sample_period=2)
+    perf = PerfProbe("perf:1", 1, data_pages=1, sample_period=2)
     mine = FtraceProbe(small)
     probes = [
         mine,
         FtraceProbe(ftrace(2, 1), "ftrace:other"),
-        PerfProbe(perf, "perf:1"),
+        perf,
         Collecting("plug", len),
     ]
     attached_at: dict[int, int] = {}

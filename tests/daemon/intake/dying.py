@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests.daemon.intake.producing import new_ring
 from tests.daemon.stepping import stepping
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.event._trigger_cells import Cells
@@ -120,8 +121,8 @@ def open_ring(
     for tracepoint in tracepoints:
         table.append(tracepoint)
     if new:
-        ring = DataRing.create(table, os.getpid(), SIZE)
-        journal.begin(ring)
+        ring = new_ring(table)
+        journal.resume(ring)
     elif fds is not None:
         ring = DataRing.adopt(table, os.getpid(), os.dup(fds[0]), os.dup(fds[1]), 0)
         journal.resume(ring)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Callable
 
 from tests.daemon.record_path import Collecting
+from tests.simulation.rings import DataRing as MadeRing
+from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import parse
 from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._intake import Intake
+from utracefsd.intake.rings import Rings
+from utracefsd.machine.peer import Peer
 
 SIZE = 64 << 10
 COMMITTED = 1 << 31
@@ -27,6 +32,19 @@ def number(n: int) -> bytes:
 def copies(fd: int, doorbell: int) -> tuple[int, int]:
     """Descriptors for an `adopt`, whose they are from then on."""
     return os.dup(fd), os.dup(doorbell)
+
+
+def new_ring(table: IndexTable, size: int = SIZE, pid: int | None = None) -> DataRing:
+    """A new ring of a program."""
+    fd, doorbell = MadeRing.make(size)
+    return DataRing.adopt(table, os.getpid() if pid is None else pid, fd, doorbell, os.getuid())
+
+
+def adopt_new(
+    rings: Rings, table: IndexTable, peer: Peer, size: int, failed: Callable[[TraceError], None]
+) -> DataRing:
+    fd, doorbell = MadeRing.make(size)
+    return rings.adopt(table, peer, fd, doorbell, failed)
 
 
 class Producer:
@@ -101,7 +119,7 @@ class World:
         self.rings = []
         for table in self.tables:
             table.append(self.seen.tracepoint)
-            ring = DataRing.create(table, os.getpid(), SIZE)
+            ring = new_ring(table)
             self.rings.append(ring)
             self.intake.add(ring)
         self.producers = [Producer(ring) for ring in self.rings]

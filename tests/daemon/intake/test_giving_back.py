@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.intake.producing import DATA
-from utracefsd.intake._data_ring import DataRing
+from tests.daemon.intake.producing import DATA, new_ring
 from utracefsd.intake._giving_back import GivingBack, begin
 from utracefsd.intake._index_table import IndexTable
 
@@ -33,7 +32,7 @@ def test_their_thread_has_no_descriptor() -> None:
 @pytest.mark.parametrize("place", [MIB, 3 * MIB + 8], ids=["one part", "two"])
 def test_the_memory_of_whole_pages(place: int) -> None:
     """The ring may be gone meanwhile."""
-    ring = DataRing.create(IndexTable(), os.getpid(), 4 * MIB)
+    ring = new_ring(IndexTable(), 4 * MIB)
     fd = os.dup(ring.fd)
     with mmap.mmap(fd, os.fstat(fd).st_size) as memory:
         memory[DATA : DATA + 4 * MIB] = b"x" * (4 * MIB)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 import platform
 import struct
 import time
@@ -23,6 +22,7 @@ from tests.daemon.intake.producing import (
     Producer,
     Seen,
     World,
+    new_ring,
     number,
 )
 from utracefsd.events._tracepoint import Probe
@@ -56,6 +56,7 @@ def test_losses_of_an_event_that_is_not_registered_wait_for_that() -> None:
     """They are looked for when the table grows, or with the next loss, not in every round."""
     world = World(1)
     ring, producer = world.rings[0], world.producers[0]
+    world.intake.take_in()  # first of all it looks for losses that an earlier daemon had counted
     ring.is_early = True
 
     def lose(index: int, number: int) -> None:
@@ -81,6 +82,7 @@ def test_losses_of_an_event_that_is_not_registered_wait_for_that() -> None:
 def test_records_and_losses_wait_for_their_registration(world: World) -> None:
     """In a ring that came before the registrations. An index between others has no event."""
     (ring,), (producer,) = world.rings, world.producers
+    world.intake.take_in()  # first of all it looks for losses that an earlier daemon had counted
     ring.is_early = True
     for n, index in enumerate((0, 2, 0)):
         producer.emit(index, number(n), n + 1)
@@ -140,7 +142,7 @@ class TestTimeStampCounter:
         assert clocks == [(0,), (0,)]
         world.intake.tsc = True
         assert all(struct.unpack_from("<I", p.memory, CLOCK) == (1,) for p in world.producers)
-        ring = DataRing.create(world.tables[0], os.getpid(), SIZE)
+        ring = new_ring(world.tables[0])
         world.intake.add(ring)
         with mmap.mmap(ring.fd, 4096) as memory:
             assert struct.unpack_from("<I", memory, CLOCK) == (1,)
@@ -158,7 +160,7 @@ class TestTimeStampCounter:
             assert time.monotonic_ns() < begin + 10**10
         rate = producer.u64(TSC_RATE)
         assert 1 / 10 < rate / 2**32 < 10, "nanoseconds per tick"
-        later = DataRing.create(world.tables[0], os.getpid(), SIZE)
+        later = new_ring(world.tables[0])
         world.intake.add(later)
         with mmap.mmap(later.fd, 4096) as memory:
             assert abs(struct.unpack_from("<Q", memory, TSC_RATE)[0] - rate) < rate / 1000
@@ -193,9 +195,9 @@ class TestTimeStampCounter:
 def test_each_ring_has_its_own_numbers_of_events() -> None:
     """A write_index counts in the table of the ring's own connection."""
     world = World(2)
-    world.tables[1].clear()
+    world.tables[0].append(world.seen.tracepoint)
     for producer in world.producers:
-        producer.emit(0, number(1), 1)
+        producer.emit(1, number(1), 1)
     assert world.intake.take_in() == 2
     assert world.seen.numbers() == [1]
     assert [sum(table.refused.values()) for table in world.tables] == [0, 1]
@@ -245,7 +247,7 @@ def narrow(world: World) -> tuple[DataRing, Producer, int]:
     """A narrow ring of 32 MiB, which is full, and how many records it had."""
     world.seen.tracepoint.attach(Probe("all", 0))
     world.seen.tracepoint.detach(world.seen.probe)
-    ring = DataRing.create(world.tables[0], os.getpid(), 32 << 20)
+    ring = new_ring(world.tables[0], 32 << 20)
     world.intake.add(ring)
     producer = Producer(ring)
     emitted = 0
@@ -270,7 +272,7 @@ def test_a_program_that_the_daemon_keeps_up_with_gets_its_whole_ring_though_it_l
     world = World()
     ring, producer, _ = narrow(world)
     if beside != "nothing":
-        stuck = DataRing.create(world.tables[0], os.getpid(), 4 << 20)
+        stuck = new_ring(world.tables[0], 4 << 20)
         world.intake.add(stuck)
         other = Producer(stuck)
         while other.emit(0, bytes(65000), 1, word=0):

@@ -30,6 +30,7 @@ from tests.daemon.intake.dying import (
     mapped,
     record,
 )
+from tests.daemon.intake.producing import new_ring
 from tests.daemon.stepping import stepping
 from utracefs_protocol.events.declaration import parse
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
@@ -89,8 +90,8 @@ class World:
             table.append(self.tracepoint)
             table.append(self.last_only)
             if rings is None:
-                ring = DataRing.create(table, os.getpid(), ring_size)
-                self.journal.begin(ring)
+                ring = new_ring(table, ring_size)
+                self.journal.resume(ring)
             else:
                 ring = DataRing.adopt(table, os.getpid(), os.dup(rings[i][0]), os.dup(rings[i][1]), 0)
                 self.journal.resume(ring)
@@ -264,16 +265,16 @@ def test_killed_at_random_again_and_again(folder: Path) -> None:
 
 def test_a_ring_that_is_given_up_leaves_its_slot(folder: Path) -> None:
     journal = Journal(folder / "journal")
-    rings = [DataRing.create(IndexTable(), 1, SIZE) for _ in range(100)]
+    rings = [new_ring(IndexTable(), pid=1) for _ in range(100)]
     for ring in rings:
-        journal.begin(ring)
+        journal.resume(ring)
     assert len(journal) == 100
     for ring in rings[:50]:
         journal.end(ring)
         journal.end(ring)
     assert len(journal) == 50
     for ring in rings[:50]:
-        journal.begin(ring)
+        journal.resume(ring)
     assert (folder / "journal").stat().st_size == SLOT + 128 * SLOT
     assert (folder / "journal").stat().st_mode & 0o777 == 0o600
 
@@ -288,8 +289,8 @@ def test_what_is_not_adopted_waits_through_further_daemons(folder: Path) -> None
     for _ in range(3):
         between = World(folder, [], count=0)
         assert len(between.journal) == 1
-        ring = DataRing.create(IndexTable(), 1, SIZE)
-        between.journal.begin(ring)
+        ring = new_ring(IndexTable(), pid=1)
+        between.journal.resume(ring)
         between.journal.end(ring)
         del between
     last = World(folder, fds)

@@ -23,6 +23,7 @@ from tests.daemon.intake.dying import (
     record,
     stepped_through,
 )
+from tests.daemon.record_path import write
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
@@ -235,8 +236,8 @@ def test_a_ring_that_comes_back_late(folder: Path, comes_back: bool) -> None:
     heir = World(folder, kept)
     ((key, (position, fired)),) = heir.journal.fired.items()
     assert (position, len(fired)) == (0, 3), "enable_event and both that count"
-    heir.a.write(struct.pack("<Q", 1), ts_ns=1, cpu=0, pid=1)
-    heir.a.write(struct.pack("<Q", 3), ts_ns=1, cpu=0, pid=1)
+    write(heir.a, struct.pack("<Q", 1), ts_ns=1, cpu=0, pid=1)
+    write(heir.a, struct.pack("<Q", 3), ts_ns=1, cpu=0, pid=1)
     assert COUNT - heir.triggers["count"].count == 3
     log = heir.journal.fired
     del heir

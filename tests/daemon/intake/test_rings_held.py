@@ -19,15 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.daemon.connections.program import FakeRingServices
-from tests.daemon.intake.producing import COMMITTED, DATA, HEAD, copies
+from tests.daemon.intake.producing import COMMITTED, DATA, HEAD, adopt_new, copies, new_ring
 from tests.daemon.record_path import tracepoint
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.pages.status_page import StatusBit
 from utracefsd.events._tracepoint import Probe
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake.known_rings import Key, KnownRing
-from utracefsd.intake.rings import Rings, name_of
+from utracefsd.intake.rings import Key, KnownRing, Rings, name_of
 from utracefsd.machine import closing
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
@@ -126,7 +125,7 @@ class Model:
         return table
 
     def forge(self) -> Held:
-        made = DataRing.create(IndexTable(), os.getpid(), SIZE)
+        made = new_ring(IndexTable())
         held = Held((os.dup(made.fd), os.dup(made.doorbell)), made.key, SIZE, None)
         self.all.append(held)
         return held
@@ -137,12 +136,8 @@ class Model:
         return [held for held in self.all if held.ring is not None]
 
     def create(self, n: int) -> None:
-        uid = USERS[n % 2]
-        with contextlib.suppress(TraceError):
-            ring = self.rings.create(self.table(), peer_of(uid), SIZE, lambda error: None)
-            self.awaited.clear()  # one process asks for another ring
-            held = Held((os.dup(ring.fd), os.dup(ring.doorbell)), ring.key, SIZE, uid, ring)
-            self.all.append(held)
+        self.forge()
+        self.adopt(len(self.all) - 1 + 7 * len(self.all) * n)
 
     def adopt(self, n: int) -> None:
         held, uid = self.all[n % len(self.all)] if self.all else self.forge(), USERS[n // 7 % 2]
@@ -173,7 +168,7 @@ class Model:
                     )
                     raise AssertionError("adopted")
             with contextlib.suppress(TraceError):
-                self.rings.create(self.table(), peer_of(USERS[n % 2]), SIZE, lambda error: None)
+                adopt_new(self.rings, self.table(), peer_of(USERS[n % 2]), SIZE, lambda error: None)
                 raise AssertionError("created")
         finally:
             self.rings._epoll = real
@@ -304,7 +299,7 @@ def test_places_in_the_store_are_shared_out() -> None:
     rings = Rings(1, FakeRingServices(shares=shares), store=store)
 
     def create(uid: int, number: int) -> list[DataRing]:
-        return [rings.create(IndexTable(), peer_of(uid), SIZE, lambda error: None) for _ in range(number)]
+        return [adopt_new(rings, IndexTable(), peer_of(uid), SIZE, lambda error: None) for _ in range(number)]
 
     def held() -> tuple[int, int]:
         return shares.held(Resource.STORED_RINGS, USERS[0]), shares.held(Resource.STORED_RINGS, USERS[1])
@@ -327,7 +322,7 @@ def test_places_in_the_store_are_shared_out() -> None:
 
 def test_a_ring_that_does_not_come_back_is_reported() -> None:
     """Until it comes back after all."""
-    forged = DataRing.create(IndexTable(), 7, SIZE)
+    forged = new_ring(IndexTable(), pid=7)
     told: list[tuple[Sequence[int], int]] = []
     services = FakeRingServices(ring_gone=lambda ids, n: told.append((ids, n)))
     rings = Rings(1, services, known={forged.key: KnownRing(7, 1, 1000, [20])})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.intake import dying
 from tests.daemon.intake.dying import SLOT, copy_ring, mapped
-from tests.daemon.intake.producing import DATA, HEAD, TAIL, Producer, World, number
+from tests.daemon.intake.producing import DATA, HEAD, TAIL, Producer, World, new_ring, number
 from tests.daemon.intake.test_journal import World as JournalWorld
 from tests.daemon.stepping import stepping
 from utracefsd.intake._data_ring import DataRing
@@ -43,7 +43,7 @@ def large(now: int, size: int = 16 * MIB) -> tuple[World, DataRing, Producer]:
     world = World(0)
     world.tables.append(IndexTable())
     world.tables[0].append(world.seen.tracepoint)
-    ring = DataRing.create(world.tables[0], os.getpid(), size)
+    ring = new_ring(world.tables[0], size)
     world.rings.append(ring)
     world.intake.add(ring)
     world.producers.append(Producer(ring))
@@ -142,7 +142,7 @@ def test_a_program_that_holds_the_lock_of_its_memory_delays_only_itself(now: int
     world.intake = Intake(1, give_back=hanging.append)
     table, of_one_user = IndexTable(), AllWriters()
     table.append(world.seen.tracepoint)
-    rings = [DataRing.create(table, os.getpid(), 4 * MIB) for _ in range(3)]
+    rings = [new_ring(table, 4 * MIB) for _ in range(3)]
     producers = [Producer(ring) for ring in rings]
     for ring in rings[:2]:
         ring.writers = of_one_user.of(os.getpid())

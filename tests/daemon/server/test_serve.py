@@ -20,6 +20,7 @@ import trio
 
 from tests.daemon.intake.producing import NEED_WAKEUP
 from tests.daemon.intake.producing import Producer as RingProducer
+from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.errors import TraceError
 from utracefsd.server import runtime
@@ -193,7 +194,12 @@ class TestTheWayOfARecord:
     async def test_the_doorbell_of_a_ring_wakes_it(self, daemon: Running) -> None:
         """And again, when it sleeps; a connection that ends leaves no ring."""
         producer = await daemon.producer()
-        await producer.call("mmap_ring", {"size": 1 << 16})
+        fds = MadeRing.make(1 << 16)
+        with socket.socket(fileno=os.dup(producer.sock.fileno())) as sock:
+            socket.send_fds(sock, [encode_request(0, "adopt_ring", [{}])], fds)
+        await producer.response(0)
+        for fd in fds:
+            os.close(fd)
         inside = daemon.serving.daemon
         (ring,) = inside.rings._owned
         with contextlib.closing(RingProducer(ring)) as memory:

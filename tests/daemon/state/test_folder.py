@@ -25,10 +25,10 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.daemon import FIRST_EVENT_ID
 from utracefsd.events.event import CommandString
-from utracefsd.machine import disk
 from utracefsd.machine.procfs import possible_cpus
 from utracefsd.state.folder import StateFolder
 from utracefsd.state.log import MAGIC, VERSION
+from utracefsd.state.log_file import LogFile
 
 HEAD = [MAGIC, VERSION]
 TOP = ["instance", 0, b""]
@@ -80,10 +80,10 @@ def test_a_buffer_that_leaves_for_memory(tmp_path: Path, log: pytest.LogCaptureF
 
 def test_the_state_of_an_older_version_is_set_aside(folder: Path, log: pytest.LogCaptureFixture) -> None:
     """With its ring buffer, whose folder had another name."""
-    (folder / "state").write_bytes(packed([MAGIC, 1, "buffer.1"], EVENT, ["on", 1039]))
+    LogFile.make(folder / "state", 1, packed([MAGIC, 1, "buffer.1"], EVENT, ["on", 1039])).close()
     (folder / "buffer.1").mkdir()
     daemon = daemon_in(folder)
-    assert "the log has version 1, this daemon reads 4" in log.text
+    assert "the log has version 1, this daemon reads 5" in log.text
     assert len(daemon.table) == 0
     assert names(folder / "set-aside") == ["buffer.1", "state"]
     finish(daemon)
@@ -125,7 +125,7 @@ def test_a_state_of_no_use_is_set_aside(
         register(old, b"x")
         old.save()
         die(old)
-        (folder / name).write_bytes(content)
+        LogFile.make(folder / name, 1, content).close()
         caplog.clear()
         new = daemon_in(folder)
         warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_read_now_is_not_damaged(
     write(old, b"snapshot", b"1")
     emit(event, 5)
     die(old)
-    real = disk.open
+    real = os.open
 
     def fail(path: str | Path, *args: int) -> int:
         if name in Path(path).parts:
@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_read_now_is_not_damaged(
 
     before = sorted(path for path in folder.rglob("*") if path.name != "user_events_status")
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "open", fail)
+        patch.setattr(os, "open", fail)
         with pytest.raises(TraceError, match=f"{os.strerror(number)}; it is kept as it is") as failure:
             daemon_in(folder)
     assert failure.value.errno == number

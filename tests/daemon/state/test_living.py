@@ -21,7 +21,6 @@ from tests.daemon.restarting import (
     register,
     write,
 )
-from tests.left_over import descriptors, descriptors_since
 from utracefs_protocol.errors import TraceError
 from utracefsd.daemon import Daemon
 from utracefsd.events.event import Emitted
@@ -186,28 +185,6 @@ def test_an_instance_that_was_removed_when_there_was_no_room(folder: Path, room:
     assert read(new, b"instances/x/set_event") == b"user_events:a\n"
     assert read(new, b"instances/x/trace").count(b"n=0x7") == 0
     assert not (folder / "set-aside").exists()
-    finish(new)
-
-
-def test_a_log_of_an_older_version_is_taken_over(folder: Path, room: Callable[..., None]) -> None:
-    """It had no reserved space; without space now it stays."""
-    daemon = daemon_in(folder)
-    register(daemon, b"a u32 n")
-    daemon.save()
-    lines = logged(folder)
-    die(daemon)
-    (folder / "state").write_bytes(lines)
-    room(0, of="/state")
-    before = descriptors()
-    with pytest.raises(TraceError, match="state cannot be made: No space left"):
-        daemon_in(folder)
-    assert not [target for _, target in descriptors_since(before) if "eventfd" in target]
-    assert (folder / "state").read_bytes() == lines
-    room(1 << 40, of="/state")
-    new = daemon_in(folder)
-    assert len(new.table) == 1
-    assert parse_log(logged(folder)).events
-    assert (folder / "state").read_bytes() != lines
     finish(new)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.record_path import write
 from tests.daemon.status_files import nameless_status
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.instances import Instances
@@ -71,7 +72,7 @@ class World:
         self, event: Event, payload: bytes, *, cpu: int = 0, pid: int = PID, ts_ns: int | None = None
     ) -> int:
         self.now += 1000
-        return event.tracepoint.write(payload, ts_ns=self.now if ts_ns is None else ts_ns, cpu=cpu, pid=pid)
+        return write(event.tracepoint, payload, ts_ns=self.now if ts_ns is None else ts_ns, cpu=cpu, pid=pid)
 
     # The script language of the transcripts, as far as it is useful here.
 

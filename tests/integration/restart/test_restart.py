@@ -22,6 +22,7 @@ import msgpack
 import pytest
 
 from tests.integration.conftest import DaemonProcess
+from tests.simulation.rings import DataRing as MadeRing
 from tests.soak.plain import PlainConnection
 from utracefsd.server.runtime import locate
 
@@ -62,14 +63,12 @@ class Producer:
         self.status = mmap.mmap(fds[0], size, prot=mmap.PROT_READ)
         os.close(fds[0])
         if self.ring is None:
-            fds = []
-            assert self.call("mmap_ring", {"size": SIZE}, got=fds)["size"] == SIZE
+            fds = MadeRing.make(SIZE)
             self.ring = (fds[0], fds[1])
             self.memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
             # Loads and stores of 8 bytes at once, as the protocol demands; struct writes zeros first.
             self.words = memoryview(self.memory).cast("Q")
-        else:
-            assert self.call("adopt_ring", {}, fds=self.ring) == {"size": SIZE, "version": 2}
+        assert self.call("adopt_ring", {}, fds=self.ring) == {"size": SIZE, "version": 2}
 
     def call(self, method: str, *params: Any, fds: tuple[int, ...] = (), got: list[int] | None = None) -> Any:
         socket.send_fds(self.sock, [msgpack.packb([0, 1, method, list(params)])], fds)

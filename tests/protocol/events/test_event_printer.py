@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.client.recordings.events import Events
+from tests.protocol.events.plain_fields import plain_bytes
 from utracefs_protocol.events._event_printer import EventPrinter
-from utracefs_protocol.events._fields import field_bytes
 from utracefs_protocol.events.declaration import Field, FieldKind
 from utracefs_protocol.events.event_format import EventFormat, parse_format
 from utracefs_protocol.events.print_fmt import Conversion, How, conversions
@@ -160,9 +160,8 @@ def model(event: EventFormat, entry: bytes, symbols: dict[int, str]) -> str:
     for piece in conversions(event):
         pieces.append(piece.before)
         if piece.field is not None:
-            try:
-                data = field_bytes(piece.field, entry)
-            except ValueError:
+            data = plain_bytes(piece.field, entry)
+            if data is None:
                 return "<OVERFLOW>"
             pieces.append((piece.format or "%s") % (model_value(piece, data, symbols),))
     return text_of(bytes_of("".join(pieces)))  # the ends of two fields may be one character

@@ -26,7 +26,6 @@ from utracefs_protocol.messages.data import (
     EventRegistration,
     EventUnregistration,
     LocOffsetQuery,
-    MmapRing,
     MmapStatus,
     NotifyEnablers,
     OpenFor,
@@ -57,7 +56,6 @@ ROOT = Path(__file__).parents[3]
         (NotifyEnablers(), [{}]),
         (OpenFor(7, 0, 1000, 100), [{"pid": 7, "start_time": 0, "uid": 1000, "gid": 100}]),
         (Sync(), []),
-        (MmapRing(1 << 16), [{"size": 1 << 16}]),
         (AdoptRing(), [{}]),
     ],
 )
@@ -70,7 +68,7 @@ def test_every_method_has_its_class() -> None:
     """The methods of the page's section 3, in its words."""
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     section = page[page.index("## 3. ") : page.index("## 4. ")]
-    assert set(re.findall(r"`(\w+)` `\[", section)) | {"mmap_ring", "adopt_ring"} == set(METHODS)
+    assert set(re.findall(r"`(\w+)` `\[", section)) | {"adopt_ring"} == set(METHODS)
     for name, kind in METHODS.items():
         assert name == kind.METHOD
 
@@ -102,11 +100,6 @@ def test_every_method_has_its_class() -> None:
         ("DIAG_IOCSREG", [{"name_args": "x", "enable_token": True}], "must be an integer, not bool"),
         ("DIAG_IOCSREG", [{"name_args": "x", "enable_token": 0, "enable_bit": 1}], "token and enable_bit"),
         ("DIAG_IOCSUNREG", [{"disable_token": -1}], "disable_token -1 is not within"),
-        ("mmap_ring", [], r"mmap_ring takes \[map\], not 0 params"),
-        ("mmap_ring", [5], "mmap_ring must be a map, not int"),
-        ("mmap_ring", [{"size": "big"}], "size must be an integer, not str"),
-        ("mmap_ring", [{"size": -1}], "size -1 is not within"),
-        ("mmap_ring", [{"size": (1 << 32) + 1}], "size 4294967297 is not within"),
         ("adopt_ring", [], r"adopt_ring takes \[map\], not 0 params"),
         ("adopt_ring", [[]], "adopt_ring must be a map, not array"),
     ],
@@ -115,10 +108,6 @@ def test_refused(method: str, params: list[Any], says: str) -> None:
     with pytest.raises(TraceError, match=says) as caught:
         METHODS[method].from_params(params)
     assert caught.value.errno == errno.EINVAL
-
-
-def test_a_ring_of_the_usual_size() -> None:
-    assert MmapRing.from_params([{}]) == MmapRing() == MmapRing(16 << 20)
 
 
 def test_the_rings_version_is_the_headers() -> None:

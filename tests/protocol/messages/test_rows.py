@@ -134,7 +134,7 @@ def test_the_page_has_the_members_of_the_attributes() -> None:
 @pytest.mark.parametrize("kind", [*data.METHODS.values(), *tracefs.METHODS.values()])
 def test_the_page_has_the_params_of_each_method(kind: type[Params]) -> None:
     begin, end = ("## 3. ", "## 4. ") if kind in data.METHODS.values() else ("## 4. ", "### 4.1 ")
-    if kind.METHOD in ("mmap_ring", "adopt_ring"):
+    if kind.METHOD == "adopt_ring":
         begin, end = "## 5. ", "## 6. "
     section = PAGE[PAGE.index(begin) : PAGE.index(end)]
     lists = r"(?:(?:, )?`\[[^\]]*\]`)+"

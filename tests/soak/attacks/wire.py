@@ -155,9 +155,6 @@ def data_message(rng: random.Random) -> tuple[bytes, list[str]]:
         return request(rng, "sync", []), []
     if kind < 0.86:
         return request(rng, "mmap_status", []), []
-    if kind < 0.91:
-        size = near(rng, rng.choice([1 << 16, 1 << 17, 1 << 20]), 0.2)
-        return request(rng, "mmap_ring", [near(rng, {"size": size})]), []
     if kind < 0.97:
         fds = [rng.choice(USEFUL), rng.choice(["own1", "eventfd", "eventfd full", "eventfd semaphore"])]
         return request(rng, "adopt_ring", [near(rng, {})]), fds

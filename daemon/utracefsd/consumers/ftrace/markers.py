@@ -8,6 +8,8 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterable
 
+import attrs
+
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.pages.subbuf import MARKER_IP, PRINT_ID, RAW_DATA_ID
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
@@ -23,24 +25,17 @@ is cut (TRACE_MARKER_MAX_SIZE)."""
 _RAW_HEADER = 8
 
 
+@attrs.define(eq=False)
 class Markers:
     """Writes the markers of one instance. current_cpu: of a marker whose writer's cpu is unknown."""
 
-    def __init__(
-        self,
-        sink: FtraceSink,
-        options: Options,
-        comms: CommTable,
-        now_ns: Callable[[], int],
-        current_cpu: Callable[[], int],
-    ) -> None:
-        self._sink = sink
-        self._options = options
-        self._comms = comms
-        self._now_ns = now_ns
-        self._current_cpu = current_cpu
-        self.copies: Callable[[], Iterable[Markers]] = list
-        """Markers of other instances that get the same records (their option copy_trace_marker)."""
+    _sink: FtraceSink
+    _options: Options
+    _comms: CommTable
+    _now_ns: Callable[[], int]
+    _current_cpu: Callable[[], int]
+    copies: "Callable[[], Iterable[Markers]]" = list
+    """Markers of other instances that get the same records (their option copy_trace_marker)."""
 
     def write(self, data: bytes, pid: int, cpu: int | None = None) -> int:
         """One text record of a thread on that cpu; returns how many bytes of it were stored. EINVAL: option

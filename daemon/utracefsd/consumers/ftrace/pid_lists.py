@@ -9,19 +9,21 @@ its parent ended before any daemon saw it. Ended threads are removed when the li
 
 from collections.abc import Iterable
 
+import attrs
+
 from utracefsd.consumers.ftrace.event._sink import FtraceSink
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.machine.comms import CommTable
 
 
+@attrs.define(eq=False)
 class PidLists:
     """Both lists of one instance; stored in its settings."""
 
-    def __init__(self, settings: Settings, sink: FtraceSink, comms: CommTable) -> None:
-        self._settings = settings
-        self._sink = sink
-        self._comms = comms
-        self._inherit = False
+    _settings: Settings
+    _sink: FtraceSink
+    _comms: CommTable
+    _inherit: bool = False
 
     def text(self, *, notrace: bool) -> bytes:
         """`set_event_pid`, or with notrace `set_event_notrace_pid`."""

@@ -13,6 +13,8 @@ error_log.
 import errno
 from collections.abc import Callable, Iterable
 
+import attrs
+
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.event.event_words import check_glob, glob_matches
@@ -27,28 +29,23 @@ MAX_LINES = 1024
 """Per file: each line is compared with every event that is registered. E2BIG."""
 
 
+@attrs.define(eq=False)
 class StandingFile:
     """One of the files, of one instance."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        name: str,
-        write: Callable[[Event, bytes], None],
-        on_changed: Callable[[], None],
-        *,
-        last_only: bool,
-    ) -> None:
-        """name: of the file. write: the text of a line, to the event; may raise TraceError, OSError,
-        MemoryError. on_changed: called after each change. last_only: use only the last of several matching
-        lines."""
-        self._settings = settings
-        self._name = name
-        self._setting = "standing" if name == "standing_events" else name
-        self._write = write
-        self._on_changed = on_changed
-        self._last_only = last_only
-        self._reported: set[bytes] = set()
+    _settings: Settings
+    _name: str
+    _write: Callable[[Event, bytes], None]
+    """Writes the text of a line to the event; may raise TraceError, OSError, MemoryError."""
+    _on_changed: Callable[[], None]
+    """Called after each change."""
+    _last_only: bool
+    """Use only the last of several matching lines."""
+    _reported: set[bytes] = attrs.Factory(set)
+
+    @property
+    def _setting(self) -> str:
+        return "standing" if self._name == "standing_events" else self._name
 
     @property
     def lines(self) -> tuple[bytes, ...]:

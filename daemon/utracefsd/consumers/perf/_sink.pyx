@@ -50,24 +50,24 @@ cdef struct PerfHeader:
     uint16_t size
 
 
-cdef class PerfSink:
-    """One perf event: a count, and with data_pages a memfd ring (docs/protocol.md, section 6).
+cdef class PerfProbe(Probe):
+    """One perf event: a count, and with data_pages a memfd ring (docs/protocol.md, section 6); sets
+    StatusBit.PERF.
 
-    The ring has the kernel's layout (include/uapi/linux/perf_event.h). One sink serves one event, whose id
-    its samples carry, through one PerfProbe.
+    The ring has the kernel's layout (include/uapi/linux/perf_event.h). Its samples carry the id of its event.
 
-    lost: Samples that did not fit, or whose record is larger than 8192 bytes.
+    lost_samples: Samples that did not fit, or whose record is larger than 8192 bytes.
     enabled: While False, every record counts as filtered; the status bit stays.
     sample_period: Records per sample; 0: count only. Settable (ioctl PERIOD).
     sample_freq: Desired samples per second, reached by adapting the period; 0: fixed period. Settable.
-    fd: memfd of the ring (sealed against resizing), owned by the sink until it is taken, metadata page first;
+    fd: memfd of the ring (sealed against resizing), owned by the probe until it is taken, metadata page first;
         -1 without ring. Its data pages get memory as samples come, since most of thousands of events
         never have one.
     """
 
     cdef readonly uint64_t id               # identifier in samples, nonzero
     cdef readonly uint64_t count
-    cdef readonly uint64_t lost
+    cdef readonly uint64_t lost_samples
     cdef readonly uint64_t sample_type
     cdef public uint64_t sample_freq
     cdef uint64_t _period
@@ -88,13 +88,14 @@ cdef class PerfSink:
         self.map = NULL
 
     def __init__(
-        self, id: int, *, sample_period: int = 1, sample_freq: int = 0, sample_type: int = 0x10587,
+        self, str consumer not None, id: int, *, sample_period: int = 1, sample_freq: int = 0, sample_type: int = 0x10587,
         pid: int = -1, cpu: int = -1, data_pages: int = 0, bint enabled=True
     ):
         """Make the ring, if data_pages is not 0. The values are checked where they came in (PerfAttr).
 
         OSError: no memory for the ring.
         """
+        Probe.__init__(self, consumer, StatusBit.PERF)
         self.id = id
         self.sample_freq = sample_freq
         self.sample_type = sample_type
@@ -180,7 +181,7 @@ cdef class PerfSink:
         self.left = self._period
         if self.map == NULL or self.sample(r, period):
             return RECORDED
-        self.lost += 1
+        self.lost_samples += 1
         return LOST
 
     cdef bint passes(self, Record *r) noexcept:
@@ -305,16 +306,3 @@ cdef class PerfSink:
         if size > first:
             memcpy(area, <const uint8_t *>data + first, size - first)
         self.head += size
-
-
-cdef class PerfProbe(Probe):
-    """The probe of a perf event; sets StatusBit.PERF. lost: Counted, but the sample due did not fit."""
-
-    cdef readonly PerfSink sink
-
-    def __init__(self, PerfSink sink not None, str consumer not None):
-        Probe.__init__(self, consumer, StatusBit.PERF)
-        self.sink = sink
-
-    cdef int take(self, Record *r) noexcept:
-        return self.sink.take(r)

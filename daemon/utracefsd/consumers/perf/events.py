@@ -18,12 +18,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.filter import Filter, FilterError, parse_filter
 from utracefs_protocol.messages.tracefs import PerfAttr
 from utracefs_protocol.messages.values import text_bytes, wire_int
 from utracefs_protocol.pages.perf_ring import MAX_SAMPLE_FREQ, ReadFormat
-from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
+from utracefsd.consumers.perf._sink import PerfProbe
 from utracefsd.events.event import SYSTEM, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.machine._writer_names import WriterNames
@@ -35,41 +37,40 @@ class PerfEvent:
     """One opened perf event; `close` detaches it."""
 
     def __init__(
-        self, events: "PerfEvents", event: Event, sink: PerfSink, handle: int, wanted: PerfAttr
+        self, events: "PerfEvents", event: Event, probe: PerfProbe, handle: int, wanted: PerfAttr
     ) -> None:
         self.handle = handle
         self.event = event
         self._table = events.table
-        self._sink = sink
+        self._probe = probe
         self._now_ns = events.now_ns
         self._parse = events.parse
         self._read_format = wanted.read_format
         self._enabled_ns = 0
         """Enabled time before `_enabled_since_ns`."""
-        self._enabled_since_ns = self._now_ns() if sink.enabled else None
-        self._probe = PerfProbe(sink, f"perf:{handle}")
+        self._enabled_since_ns = self._now_ns() if probe.enabled else None
         self._closed = False
-        size = sink.data_pages * 4096
+        size = probe.data_pages * 4096
         self._watermark = min(wanted.wakeup_watermark, size) or size // 2
         self._table.attach(event, self._probe)
 
     def descriptor(self) -> int:
         """The ring's memfd, the caller's to close; -1 when it only counts, and at every further call: so
         thousands of events cost the daemon no descriptors."""
-        return self._sink.take_fd()
+        return self._probe.take_fd()
 
     def read(self) -> bytes:
         """perf_read_one() of the kernel: u64 each, the count and the values selected by `read_format`. The
         time runs while it is enabled, whether or not the thread of its `pid` does."""
-        sink = self._sink
+        probe = self._probe
         enabled_ns = self._time_enabled_ns()
         parts = (
             (ReadFormat.TOTAL_TIME_ENABLED, enabled_ns),
             (ReadFormat.TOTAL_TIME_RUNNING, enabled_ns),
-            (ReadFormat.ID, sink.id),
-            (ReadFormat.LOST, sink.lost),
+            (ReadFormat.ID, probe.id),
+            (ReadFormat.LOST, probe.lost_samples),
         )
-        values = [sink.count, *(value for part, value in parts if self._read_format & part)]
+        values = [probe.count, *(value for part, value in parts if self._read_format & part)]
         return struct.pack(f"<{len(values)}Q", *values)
 
     def _time_enabled_ns(self) -> int:
@@ -80,15 +81,15 @@ class PerfEvent:
     def _enable(self, enabled: bool) -> None:
         self._enabled_ns = self._time_enabled_ns()
         self._enabled_since_ns = self._now_ns() if enabled else None
-        self._sink.enabled = enabled
+        self._probe.enabled = enabled
 
     def ready(self) -> bool:
         """Whether to wake a reader: `wakeup_watermark` bytes in the ring wait for it (by default half of it,
         as in ring_buffer_init() of kernel/events/ring_buffer.c), or a sample was lost. EINVAL: it only
         counts."""
-        if not self._sink.data_pages:
+        if not self._probe.data_pages:
             raise TraceError(errno.EINVAL, "it only counts: open it with data_pages to wait for samples")
-        return self._sink.is_filled(self._watermark)
+        return self._probe.is_filled(self._watermark)
 
     def ioctl(self, name: str, arg: Any = None) -> Any:
         """The ioctls of perf_event_open(2), without their PERF_EVENT_IOC_.
@@ -104,28 +105,28 @@ class PerfEvent:
         EINVAL (PERIOD out of range, or of an event which only counts; no filter for this event), EEXIST (it
         has a filter: ftrace_profile_set_filter() of the kernel takes one), ENOTTY (another name).
         """
-        sink = self._sink
+        probe = self._probe
         match name:
             case "ENABLE" | "DISABLE":
                 self._enable(name == "ENABLE")
             case "RESET":
-                sink.reset()
+                probe.reset()
             case "PERIOD":
-                if sink.sample_freq:
-                    sink.sample_freq = wire_int(arg, "sample_freq", 1, MAX_SAMPLE_FREQ)
-                elif sink.sample_period:
-                    sink.sample_period = wire_int(arg, "sample_period", 1, _MAX_PERIOD)
+                if probe.sample_freq:
+                    probe.sample_freq = wire_int(arg, "sample_freq", 1, MAX_SAMPLE_FREQ)
+                elif probe.sample_period:
+                    probe.sample_period = wire_int(arg, "sample_period", 1, _MAX_PERIOD)
                 else:
                     raise TraceError(
                         errno.EINVAL, "it was opened to count and takes no samples; open another"
                     )
             case "ID":
-                return sink.id
+                return probe.id
             case "SET_FILTER":
                 text = text_bytes(arg, "filter")
-                if sink.filter is not None:
+                if probe.filter is not None:
                     raise TraceError(errno.EEXIST, "it has a filter, which stays; open another perf event")
-                sink.filter = self._parse(self.event, text)
+                probe.filter = self._parse(self.event, text)
             case _:
                 raise TraceError(
                     errno.ENOTTY,
@@ -138,25 +139,20 @@ class PerfEvent:
         if not self._closed:
             self._closed = True
             self._table.detach(self.event, self._probe)
-            self._sink.close()
+            self._probe.close()
 
 
+@attrs.define(eq=False)
 class PerfEvents:
-    """The perf consumer: opens perf events. now_ns: the daemon's clock, for enabled times. names: for filters
-    on COMM; None: there are no names."""
+    """The perf consumer: opens perf events."""
 
-    def __init__(
-        self,
-        table: EventTable,
-        now_ns: Callable[[], int],
-        nr_cpus: int | None = None,
-        names: WriterNames | None = None,
-    ) -> None:
-        self.table = table
-        self.now_ns = now_ns
-        self._names = names
-        self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
-        self._last_id = 0
+    table: EventTable
+    now_ns: Callable[[], int]
+    """The daemon's clock, for enabled times."""
+    _nr_cpus: int
+    _names: WriterNames | None = None
+    """For filters on COMM; None: there are no names."""
+    _last_id: int = 0
 
     def open(self, wanted: PerfAttr, *, handle: int) -> PerfEvent:
         """perf_event_open; `handle` names the consumer in `stats` (`perf:HANDLE`). EINVAL (out of range),
@@ -174,7 +170,8 @@ class PerfEvents:
             raise TraceError(errno.ESRCH, f"there is no process {wanted.pid}")
         filter_ = None if wanted.filter is None else self.parse(event, wanted.filter)
         try:
-            sink = PerfSink(
+            probe = PerfProbe(
+                f"perf:{handle}",
                 self._last_id + 1,
                 sample_period=wanted.sample_period,
                 sample_freq=wanted.sample_freq,
@@ -187,11 +184,11 @@ class PerfEvents:
         except OSError as error:
             raise TraceError(error.errno or errno.ENOMEM, f"no perf ring: {error.strerror}") from error
         self._last_id += 1
-        sink.filter = filter_
+        probe.filter = filter_
         try:
-            return PerfEvent(self, event, sink, handle, wanted)
+            return PerfEvent(self, event, probe, handle, wanted)
         except BaseException:
-            sink.close()
+            probe.close()
             raise
 
     def parse(self, event: Event, text: bytes) -> Filter:

@@ -173,36 +173,28 @@ CLOSE_S = 1.0
 """How long an operation waits for a plug-in to load, report or end."""
 
 
+@attrs.define(eq=False)
 class Plugin:
     """One plug-in of the daemon: its object, made at the first use, and its events."""
 
-    def __init__(
-        self,
-        name: str,
-        load: Callable[[], Any],
-        table: EventTable,
-        *,
-        now_ns: Callable[[], int],
-        options: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self.failures = 0
-        """Calls of the plug-in that raised."""
-        self.slow = 0
-        """Batches that took longer than SLOW_S."""
-        self._load = load
-        self._options = dict(options or {})
-        self._table = table
-        self._now_ns = now_ns
-        self._object: Any = None
-        self._worker: Worker | None = None
-        self._loading: Future[Any] | None = None
-        self._probes: dict[Event, StreamProbe] = {}
-        self._known: dict[int, Known] = {}
-        """By event id: properties of events for records that the thread reads now."""
-        self._taken: dict[int, StreamProbe] = {}
-        """Their probes, which count."""
-        self._logged: set[str] = set()
+    name: str
+    _load: Callable[[], Any]
+    _table: EventTable
+    _now_ns: Callable[[], int]
+    _options: dict[str, str] = attrs.Factory(dict)
+    failures: int = 0
+    """Calls of the plug-in that raised."""
+    slow: int = 0
+    """Batches that took longer than SLOW_S."""
+    _object: Any = None
+    _worker: Worker | None = None
+    _loading: Future[Any] | None = None
+    _probes: dict[Event, StreamProbe] = attrs.Factory(dict)
+    _known: dict[int, Known] = attrs.Factory(dict)
+    """By event id: properties of events for records that the thread reads now."""
+    _taken: dict[int, StreamProbe] = attrs.Factory(dict)
+    """Their probes, which count."""
+    _logged: set[str] = attrs.Factory(set)
 
     def attach(self, event: Event) -> None:
         """Already attached is success. ConsumerError: EIO when the plug-in cannot be loaded, EBUSY when that
@@ -350,23 +342,17 @@ class Plugin:
             daemon_log("plugin-failed", plugin=self.name, method=method, error=error)
 
 
+@attrs.define(eq=False)
 class Plugins:
-    """All plug-ins. entry_points: returns the installed ones; called at each use, so that one installed while
-    the daemon runs is found. options: by plug-in, the argument of its `start`."""
+    """All plug-ins."""
 
-    def __init__(
-        self,
-        table: EventTable,
-        now_ns: Callable[[], int],
-        *,
-        entry_points: Callable[[], Iterable[metadata.EntryPoint]] | None = None,
-        options: Mapping[str, Mapping[str, str]] | None = None,
-    ) -> None:
-        self._table = table
-        self._now_ns = now_ns
-        self._entry_points = entry_points or Installed()
-        self._options = options or {}
-        self._used: dict[str, Plugin] = {}
+    _table: EventTable
+    _now_ns: Callable[[], int]
+    _entry_points: Callable[[], Iterable[metadata.EntryPoint]]
+    """Returns the installed ones; called at each use, so that one installed while the daemon runs is found."""
+    _options: Mapping[str, Mapping[str, str]] = attrs.Factory(dict)
+    """By plug-in, the argument of its `start`."""
+    _used: dict[str, Plugin] = attrs.Factory(dict)
 
     def names(self) -> list[str]:
         """Every plug-in that is installed or in use, sorted; loads nothing."""
@@ -382,13 +368,8 @@ class Plugins:
             if not found:
                 there = ", ".join(self.names()) or "none"
                 raise TraceError(errno.ENOENT, f"no plug-in is called {name!r}; installed: {there}")
-            plugin = self._used[name] = Plugin(
-                name,
-                found[0].load,
-                self._table,
-                now_ns=self._now_ns,
-                options=self._options.get(name),
-            )
+            options = dict(self._options.get(name, {}))
+            plugin = self._used[name] = Plugin(name, found[0].load, self._table, self._now_ns, options)
         return plugin
 
     def flush(self) -> None:

@@ -20,6 +20,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import attrs
+
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.event_header import header_name
 from utracefs_protocol.events.event_names import is_glob, matches
@@ -43,18 +45,16 @@ MAX_BYTES = 1 << 30
 """Limit of all rings together: they are the daemon's memory. Beyond it ENOMEM."""
 
 
+@attrs.define(eq=False)
 class OpenStream:
     """An opened ring; `close` ends it."""
 
-    def __init__(
-        self, attr: StreamAttr, sink: StreamSink, handle: int, closed: Callable[["OpenStream"], None]
-    ) -> None:
-        """closed: called once, at the end."""
-        self.handle = handle
-        self.size = attr.size
-        self._sink = sink
-        self._on_closed = closed
-        self._open = True
+    attr: StreamAttr
+    _sink: StreamSink
+    _handle: int
+    _closed: Callable[["OpenStream"], None]
+    """Called once, at the end."""
+    _open: bool = attrs.field(default=True, init=False)
 
     def descriptors(self) -> tuple[int, int]:
         """New descriptors of the ring's memfd and the doorbell, the caller's to close."""
@@ -80,7 +80,7 @@ class OpenStream:
             self._open = False
             self._detach()
             self._sink.close()
-            self._on_closed(self)
+            self._closed(self)
 
     def missed(self) -> StreamMissed:
         raise TraceError(errno.EINVAL, "a stream of pages has the counts of its instance's files")
@@ -92,22 +92,14 @@ class OpenStream:
         raise NotImplementedError
 
 
+@attrs.define(eq=False)
 class PageStream(OpenStream):
     """The pages of an instance's ring buffer."""
 
-    def __init__(
-        self,
-        attr: StreamAttr,
-        sink: StreamSink,
-        handle: int,
-        instance: Instance,
-        closed: Callable[[OpenStream], None],
-    ) -> None:
-        super().__init__(attr, sink, handle, closed)
-        self._instance = instance
-        self._pages = StreamPages(sink, attr.lossless_us * 1000)
-        self._described: dict[int, Event] = {}
-        """By id: events whose formats are in the ring."""
+    _instance: Instance
+    _pages: StreamPages
+    _described: dict[int, Event] = attrs.Factory(dict)
+    """By id: events whose formats are in the ring."""
 
     def attach(self) -> None:
         """TraceError: EBUSY (another stream has the buffer's pages), EINVAL (they are too large)."""
@@ -115,7 +107,7 @@ class PageStream(OpenStream):
             raise TraceError(
                 errno.EBUSY, "another stream has the pages of this instance; read trace_pipe_raw"
             )
-        if self._instance.buffer.subbuf_size > self.size // 4:
+        if self._instance.buffer.subbuf_size > self.attr.size // 4:
             raise TraceError(errno.EINVAL, "size must be that of four sub-buffers at least")
         self._instance.sink.page_reader = self._pages
         self._instance.events.followers.append(self._describe)
@@ -145,28 +137,17 @@ class PageStream(OpenStream):
             self._instance.events.followers.remove(self._describe)
 
 
+@attrs.define(eq=False)
 class Stream(OpenStream):
     """The records of events."""
 
-    def __init__(
-        self,
-        table: EventTable,
-        attr: StreamAttr,
-        sink: StreamSink,
-        handle: int,
-        instances: Sequence[Instance],
-        parse: Callable[[Event, bytes], Filter],
-        closed: Callable[[OpenStream], None],
-    ) -> None:
-        """parse: makes a filter for an event; FilterError."""
-        super().__init__(attr, sink, handle, closed)
-        self._table = table
-        self._attr = attr
-        self._instances = instances
-        self._parse = parse
-        self._probes: dict[Event, StreamProbe] = {}
-        self._taken: Counter[tuple[bytes, int]] = Counter()
-        """Records and losses of events that this stream was attached to earlier, by SYSTEM:NAME and epoch."""
+    _table: EventTable
+    _instances: Sequence[Instance]
+    _parse: Callable[[Event, bytes], Filter]
+    """Makes a filter for an event; FilterError."""
+    _probes: dict[Event, StreamProbe] = attrs.Factory(dict)
+    _taken: Counter[tuple[bytes, int]] = attrs.Factory(Counter)
+    """Records and losses of events that this stream was attached to earlier, by SYSTEM:NAME and epoch."""
 
     def attach(self) -> None:
         """Attach to all wanted events, now and later. EINVAL: the filter is invalid for an event that was
@@ -174,7 +155,7 @@ class Stream(OpenStream):
         table = self._table
         wanted = [event for event in table.events() if self._wants(event)]
         refused = {event: error for event in wanted if (error := self._take(event)) is not None}
-        named = [glob for glob in self._attr.events if not is_glob(glob)]
+        named = [glob for glob in self.attr.events if not is_glob(glob)]
         for event, error in refused.items():
             if len(refused) == len(wanted) or any(glob_matches(glob, event) for glob in named):
                 raise TraceError(
@@ -188,7 +169,7 @@ class Stream(OpenStream):
     def look(self, event: Event) -> None:
         """The event is new, or was enabled, disabled or got another filter in an instance."""
         if self._wants(event):
-            if self._attr.filtered and event in self._probes and not self._has_its_filter(event):
+            if self.attr.filtered and event in self._probes and not self._has_its_filter(event):
                 self.let_go(event)
             self._take(event)
         elif event in self._probes:
@@ -207,7 +188,7 @@ class Stream(OpenStream):
         missed = [
             Missed(name, total.count - taken[name, total.epoch], total.epoch)
             for name, total in counts.totals(self._table.events())
-            if any(matches(word, *name.split(b":", 1)) for word in self._attr.events)
+            if any(matches(word, *name.split(b":", 1)) for word in self.attr.events)
         ]
         return StreamMissed(counts.saved.origin.encode(), counts.saved.first_epoch, tuple(missed))
 
@@ -230,13 +211,13 @@ class Stream(OpenStream):
             self.let_go(event)
 
     def _wants(self, event: Event) -> bool:
-        if not any(glob_matches(glob, event) for glob in self._attr.events):
+        if not any(glob_matches(glob, event) for glob in self.attr.events):
             return False
         return not self._instances or any(one.events.of(event).enabled for one in self._instances)
 
     def _is_filtered_by_the_reader(self, event: Event) -> bool:
         declaration = event.declaration
-        return self._attr.eventheader and header_name(declaration.name, declaration.fields) is not None
+        return self.attr.eventheader and header_name(declaration.name, declaration.fields) is not None
 
     def _has_its_filter(self, event: Event) -> bool:
         file = self._instances[0].events.of(event)
@@ -247,19 +228,19 @@ class Stream(OpenStream):
         if event in self._probes:
             return None
         filter_ = None
-        if self._attr.filtered:
+        if self.attr.filtered:
             file = self._instances[0].events.of(event)
             if file.filter_is_invalid:
                 return None
             filter_ = file.filter
-        elif self._attr.filter is not None and not self._is_filtered_by_the_reader(event):
+        elif self.attr.filter is not None and not self._is_filtered_by_the_reader(event):
             try:
-                filter_ = self._parse(event, self._attr.filter)
+                filter_ = self._parse(event, self.attr.filter)
             except FilterError as error:
                 return error
         probe = StreamProbe(
             self._sink,
-            f"stream:{self.handle}",
+            f"stream:{self._handle}",
             event.id,
             lambda: event.system + b"\0" + format_of(event),
             filter_,
@@ -269,27 +250,21 @@ class Stream(OpenStream):
         return None
 
 
+@attrs.define(eq=False)
 class Streams:
-    """The stream consumer: opens streams. names: of the threads that write; None: names are not written."""
+    """The stream consumer: opens streams."""
 
-    def __init__(
-        self,
-        table: EventTable,
-        *,
-        instances: Instances | None = None,
-        nr_cpus: int | None = None,
-        names: WriterNames | None = None,
-    ) -> None:
-        self._table = table
-        self._instances = instances
-        self._names = names
-        self._nr_cpus = nr_cpus or os.sysconf("SC_NPROCESSORS_CONF")
-        self._streams: dict[OpenStream, list[Callable[[], None]]] = {}
-        """With functions that release the stream's instances."""
-        self._lossless: dict[OpenStream, tuple[int, int]] = {}
-        """Users of the lossless ones, and `lossless_us`."""
-        self.on_lossless: Callable[[], None] = lambda: None
-        """Called after a change of `wait_us`."""
+    _table: EventTable
+    _nr_cpus: int
+    _instances: Instances | None = None
+    _names: WriterNames | None = None
+    """Of the threads that write; None: names are not written."""
+    _streams: dict[OpenStream, list[Callable[[], None]]] = attrs.Factory(dict)
+    """With functions that release the stream's instances."""
+    _lossless: dict[OpenStream, tuple[int, int]] = attrs.Factory(dict)
+    """Users of the lossless ones, and `lossless_us`."""
+    on_lossless: Callable[[], None] = lambda: None
+    """Called after a change of `wait_us`."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -312,7 +287,7 @@ class Streams:
         instances = [self._instance(name) for name in dict.fromkeys(attr.instances)]
         if len(self._streams) >= MAX_STREAMS:
             raise TraceError(errno.EMFILE, f"there are {MAX_STREAMS} streams already; close some")
-        held = sum(stream.size for stream in self._streams)
+        held = sum(stream.attr.size for stream in self._streams)
         if held + attr.size > MAX_BYTES:
             raise TraceError(
                 errno.ENOMEM, f"the rings of streams take {held >> 20} of {MAX_BYTES >> 20} MiB; close some"
@@ -323,9 +298,10 @@ class Streams:
             raise TraceError(error.errno or errno.ENOMEM, f"no stream ring: {error.strerror}") from error
         stream: OpenStream
         if attr.pages:
-            stream = PageStream(attr, sink, handle, instances[0], self._closed)
+            pages = StreamPages(sink, attr.lossless_us * 1000)
+            stream = PageStream(attr, sink, handle, self._closed, instances[0], pages)
         else:
-            stream = Stream(self._table, attr, sink, handle, instances, self._parse, self._closed)
+            stream = Stream(attr, sink, handle, self._closed, self._table, instances, self._parse)
         self._streams[stream] = [self._instances.hold(one) for one in instances] if self._instances else []
         try:
             stream.attach()
@@ -344,7 +320,7 @@ class Streams:
 
     def text(self) -> str:
         """The part of `daemon_stats`."""
-        held = sum(stream.size for stream in self._streams)
+        held = sum(stream.attr.size for stream in self._streams)
         return f"streams: {len(self._streams)} of {MAX_STREAMS}, {held} of {MAX_BYTES} bytes\n"
 
     def _closed(self, stream: OpenStream) -> None:

@@ -25,18 +25,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.connections.program import FakeRingServices, FakeServices
+from tests.daemon.intake.producing import new_ring
 from tests.daemon.status_files import nameless_status
 from utracefs_protocol.messages.data import OpenFor
 from utracefsd.connections import data_connection
-from utracefsd.connections.accepted_connection import DATA
-from utracefsd.connections.connection_shares import ConnectionShares
+from utracefsd.connections.accepted_connection import DATA, AcceptedConnection
 from utracefsd.connections.data_connection import HALF_MESSAGE_NS, DataConnection
 from utracefsd.connections.link import Link
 from utracefsd.connections.port import LAST_WORDS_NS, Port
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.notifier import Change, Notifier
-from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.rings import Rings
 from utracefsd.machine import closing
@@ -84,22 +83,21 @@ BREAKABLE: list[tuple[Any, str]] = [
     (os, "memfd_create"),
     (os, "eventfd"),
     (EventTable, "register"),
-    (EventTable, "add_enabler"),
-    (EventTable, "remove_enabler"),
-    (EventTable, "process_connected"),
+    (EnablerTable, "add"),
+    (EnablerTable, "remove"),
+    (EnablerTable, "hold"),
     (EnablerTable, "forget_leaving"),
-    (EventTable, "add_notified_enabler"),
-    (EventTable, "remove_notified_enabler"),
-    (EventTable, "notifier_closed"),
+    (EnablerTable, "add_notified"),
+    (EnablerTable, "remove_notified"),
+    (EnablerTable, "close_notifier"),
     (EnablerTable, "check_token"),
     (Notifier, "next_message"),
     (Notifier, "written"),
     (Notifier, "note"),
-    (ConnectionShares, "belongs_to"),
-    (ConnectionShares, "hold"),
+    (AcceptedConnection, "belongs_to"),
+    (AcceptedConnection, "hold"),
     (Peer, "of_process"),
     (EnablerTable, "check"),
-    (Rings, "create"),
     (Rings, "adopt"),
     (Rings, "take_in"),
     (Rings, "grown"),
@@ -115,7 +113,7 @@ BREAKABLE: list[tuple[Any, str]] = [
     (Link, "flush"),
     (Link, "receive"),
 ]
-"""For EventTable.process_disconnected only its call of `forget_leaving`: the rest counts a process down and
+"""For EnablerTable.drop only its call of `forget_leaving`: the rest counts a process down and
 frees nothing, and `reap` repeats `forget_leaving`."""
 
 
@@ -140,7 +138,14 @@ class Place:
         self.listener.bind(os.fspath(path))
         self.listener.listen(64)
         self.path = os.fspath(path)
-        self.port = Port(DATA, self.open, now_ns=lambda: self.now_ns, shares=self.shares, faults=self.faults)
+        self.port = Port(
+            DATA,
+            self.open,
+            now_ns=lambda: self.now_ns,
+            shares=self.shares,
+            before_sending=lambda: None,
+            faults=self.faults,
+        )
         self.port.listen(self.listener)
         self.clients: dict[int, socket.socket] = {}
         self.got: list[int] = []
@@ -225,11 +230,8 @@ class Place:
         process = {"pid": os.getpid(), "start_time": self.start_time, "uid": uid, "gid": 0}
         self.call(n, "open_for", process)
 
-    def ring(self, n: int) -> None:
-        self.call(n, "mmap_ring", {"size": 1 << 16})
-
     def adopt(self, n: int) -> None:
-        made = DataRing.create(IndexTable(), os.getpid(), 1 << 16)
+        made = new_ring(IndexTable())
         self.call(n, "adopt_ring", {}, fds=(made.fd, made.doorbell))
 
     def adopt_nonsense(self, n: int) -> None:
@@ -303,7 +305,7 @@ class Place:
 
 
 STEPS = [
-    *("register", "enabler", "unregister", "ring", "adopt", "adopt_nonsense", "half", "record"),
+    *("register", "enabler", "unregister", "adopt", "adopt_nonsense", "half", "record"),
     *("status_page", "nonsense", "leave", "time", "read"),
     *("notify", "token", "token", "remove_token", "switch", "written", "on_behalf"),
 ]
@@ -319,9 +321,9 @@ STEPS = [
     broken=((EnablerTable, "forget_leaving"), 1, True),
 )
 @example(
-    steps=[("ring", 0), ("half", 0), ("enabler", 0)], broken=((EnablerTable, "forget_leaving"), 1, False)
+    steps=[("adopt", 0), ("half", 0), ("enabler", 0)], broken=((EnablerTable, "forget_leaving"), 1, False)
 )
-@example(steps=[("notify", 0), ("token", 0)], broken=((EventTable, "add_notified_enabler"), 1, False))
+@example(steps=[("notify", 0), ("token", 0)], broken=((EnablerTable, "add_notified"), 1, False))
 @example(steps=[("status_page", 0)], broken=((data_connection, "encode_response"), 1, False))
 @settings(deadline=None)
 def test_nothing_is_left_when_all_have_left(

@@ -221,7 +221,7 @@ def test_first_or_never(table: EventTable) -> None:
     with closing(Rings(1, FakeRingServices())) as rings:
         firsts: list[Callable[[Client], object]] = [
             lambda one: one.reg("test"),
-            lambda one: one.call("mmap_ring", {"size": 1 << 16}),
+            lambda one: one.hand_over_ring(),
             lambda one: one.call("notify_enablers", {}),
             lambda one: one.call("open_for", PROCESS),
         ]
@@ -238,11 +238,10 @@ def test_no_data_ring(table: EventTable) -> None:
     with closing(Rings(1, FakeRingServices())) as rings:
         client = OnBehalf(table, rings=rings)
         client.call("open_for", PROCESS)
-        assert client.fails("mmap_ring", {}) == "EPERM"
         assert client.fails("adopt_ring", {}) == "EPERM"
         own = Client(table, rings=rings)
-        own.call("mmap_ring", {"size": 1 << 16})
-        assert own.fails("mmap_ring", {"size": 1 << 16}) == "EEXIST"
+        own.hand_over_ring()
+        assert own.fails("adopt_ring", {}, fds=(own.fds[0], own.fds[1])) == "EEXIST"
         for one in (client, own):
             one.connection.close(0)
         for fd in own.fds:

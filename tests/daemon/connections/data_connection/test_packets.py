@@ -16,9 +16,9 @@ from tests.daemon.connections.program import (
     word,
 )
 from utracefs_protocol.connection import (
+    Request,
     encode_request,
 )
-from utracefs_protocol.messages import data as messages
 from utracefsd.connections.data_connection import (
     HALF_MESSAGE_NS,
     MAX_KEPT_DESCRIPTORS,
@@ -216,6 +216,6 @@ def test_what_was_not_sent_is_closed(client: Client) -> None:
     [fd] = next(answers)[1]  # type: ignore[index]
     client.fds.append(fd)
     assert next(answers) is None
-    client.connection._mmap_status(1, messages.MmapStatus(), 0)
+    client.connection._request(Request(1, "mmap_status", []), 0)
     client.connection.close(0)
     assert list(answers) == []

@@ -23,10 +23,10 @@ from utracefsd.connections.port import (
     FEW,
     LAST_REQUESTS_NS,
     LITTLE_BYTES,
+    LOOK_NS,
     SMALL_PIECE_BYTES,
     TAKE_IN_NS,
 )
-from utracefsd.connections.stalled import LOOK_NS
 from utracefsd.machine import closing
 from utracefsd.machine.closing import MAX_WAITING
 from utracefsd.machine.peer import Peer
@@ -250,7 +250,7 @@ class TestWhatIsKept:
         clients = [limited.connect() for _ in range(4)]
         limited.turn()
         for client, made in zip(clients, limited.made, strict=True):
-            made.bytes_pending = 40_000
+            made.stream.bytes_pending = 40_000
             client.sendall(b"x")
             limited.turn()
         assert [bool(made.closed_ns) for made in limited.made] == [False, False, True, True]
@@ -258,7 +258,7 @@ class TestWhatIsKept:
         assert number == errno.ENOBUFS
         assert "user 7" in text
         assert limited.shares.held(Resource.MESSAGE_BYTES, 7) == 80_000
-        limited.made[0].bytes_pending = 0
+        limited.made[0].stream.bytes_pending = 0
         clients[0].sendall(b"x")
         limited.turn()
         assert limited.shares.held(Resource.MESSAGE_BYTES, 7) == 40_000
@@ -266,7 +266,7 @@ class TestWhatIsKept:
     def test_what_is_read_is_small_when_much_is_kept(self, limited: Around) -> None:
         keeping, other = limited.connect(), limited.connect()
         limited.turn()
-        limited.made[0].bytes_pending = 60_000
+        limited.made[0].stream.bytes_pending = 60_000
         keeping.sendall(b"x")
         limited.turn()
         pieces: list[int] = []
@@ -342,7 +342,7 @@ class TestDescriptorsThatAreNotClosed:
 class TestOurMistakes:
     """An exception in the handling of a connection ends that connection, is logged and counted."""
 
-    PLACES = ("receive", "close", "speak", "next_timer_ns", "bytes_pending", "pass_over_requests")
+    PLACES = ("receive", "close", "speak", "next_timer_ns", "stream", "pass_over_requests")
 
     @pytest.mark.parametrize("place", PLACES)
     def test_in_a_connection(
@@ -357,7 +357,7 @@ class TestOurMistakes:
         class Bad(FakeConnection):
             pass
 
-        setattr(Bad, place, property(fail) if place == "bytes_pending" else fail)
+        setattr(Bad, place, property(fail) if place == "stream" else fail)
         made = around.made[0]
         made.__dict__.pop(place, None)
         made.__class__ = Bad

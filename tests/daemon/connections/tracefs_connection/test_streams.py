@@ -11,9 +11,10 @@ from tests.daemon.connections.talking import Talk
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.messages.tracefs import Missed, StreamAttr, StreamMissed
 from utracefsd.connections.tracefs_connection import MAX_STREAMS
+from utracefsd.consumers.stream.streams import OpenStream
 
 
-class FakeStream:
+class FakeStream(OpenStream):
     def __init__(self, attr: StreamAttr, handle: int) -> None:
         self.attr = attr
         self.handle = handle

@@ -36,7 +36,7 @@ def test_any_records(records: list[tuple[int, int, int]], max_rows: int) -> None
             sizes[key] += size
         else:
             rest[id] += 1
-        assert events[id][0].write(bytes(size), ts_ns=1, cpu=0, pid=9, tgid=pid) == 0
+        assert write(events[id][0], bytes(size), ts_ns=1, cpu=0, pid=9, tgid=pid) == 0
     assert sorted(table.read()) == sorted((*key, counts[key], sizes[key], 0) for key in counts)
     assert table.used == len(counts) <= max_rows
     for id, (_, probe) in events.items():
@@ -49,11 +49,11 @@ def test_one_event_is_forgotten() -> None:
     one, two = counting(table, 1)[0], counting(table, 2)[0]
     for pid in range(1, 200):
         for event in (one, two):
-            event.write(bytes(4), ts_ns=1, cpu=0, pid=pid, tgid=pid)
+            write(event, bytes(4), ts_ns=1, cpu=0, pid=pid, tgid=pid)
     table.forget(1)
     assert sorted(table.read()) == [(2, pid, 1, 4, 0) for pid in range(1, 200)]
-    one.write(bytes(8), ts_ns=1, cpu=0, pid=7, tgid=7)
-    two.write(bytes(8), ts_ns=1, cpu=0, pid=199, tgid=199)
+    write(one, bytes(8), ts_ns=1, cpu=0, pid=7, tgid=7)
+    write(two, bytes(8), ts_ns=1, cpu=0, pid=199, tgid=199)
     assert (1, 7, 1, 8, 0) in table.read() and (2, 199, 2, 12, 0) in table.read()
 
 
@@ -61,10 +61,10 @@ def test_a_sweep_takes_ended_processes_that_did_nothing_since_the_one_before() -
     table = CountTable()
     event, probe = counting(table, 1)
     for pid in (10, 11, 12):
-        event.write(bytes(4), ts_ns=1, cpu=0, pid=pid, tgid=pid)
+        write(event, bytes(4), ts_ns=1, cpu=0, pid=pid, tgid=pid)
     table.sweep({1: probe}, lambda pid: pid == 10)
     assert len(table.read()) == 3
-    event.write(bytes(4), ts_ns=1, cpu=0, pid=11, tgid=11)
+    write(event, bytes(4), ts_ns=1, cpu=0, pid=11, tgid=11)
     table.sweep({1: probe}, lambda pid: pid == 10)
     assert sorted(table.read()) == [(1, 10, 1, 4, 0), (1, 11, 2, 8, 0)]
     assert probe.read_others() == (1, 4, 0)
@@ -74,7 +74,7 @@ def test_a_sweep_is_bounded_and_continues_the_next_time() -> None:
     table = CountTable()
     event, probe = counting(table, 1)
     for pid in range(1, 31):
-        event.write(bytes(4), ts_ns=1, cpu=0, pid=pid, tgid=pid)
+        write(event, bytes(4), ts_ns=1, cpu=0, pid=pid, tgid=pid)
     asked: list[int] = []
 
     def lives(pid: int) -> bool:

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tests.daemon.record_path import write
 from tests.daemon.tree.world import World, errno_of
 from utracefsd.consumers.counts import counts as counts_module
 from utracefsd.consumers.counts.counts import MAX_COUNTS, MAX_GLOBS
@@ -30,7 +31,7 @@ def text(file: OpenFile) -> list[bytes]:
 def emit(world: World, name: bytes, pid: int, size: int = 4) -> int:
     event = world.table.get(b"user_events", name)
     assert event is not None
-    return event.tracepoint.write(bytes(size), ts_ns=1, cpu=0, pid=pid)
+    return write(event.tracepoint, bytes(size), ts_ns=1, cpu=0, pid=pid)
 
 
 def test_events_now_and_later(world: World) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.daemon.record_path import write as write_record
 from tests.protocol.pages.perf_records import perf_records
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
@@ -35,7 +36,7 @@ def opened_with(perf: PerfEvents, attr: Mapping[str, Any], *, handle: int) -> Pe
 
 
 def write(event: Event, value: int = 1, *, cpu: int = 0, pid: int = 1, ts_ns: int = 7) -> int:
-    return event.tracepoint.write(struct.pack("<I", value), ts_ns=ts_ns, cpu=cpu, pid=pid)
+    return write_record(event.tracepoint, struct.pack("<I", value), ts_ns=ts_ns, cpu=cpu, pid=pid)
 
 
 def count(data: bytes) -> int:
@@ -57,7 +58,7 @@ def test_a_watcher_is_woken_at_the_watermark(
     for lap in range(3):
         for _ in range(samples):
             assert not opened.ready(), lap
-            assert event.tracepoint.write(bytes(952), ts_ns=1, cpu=0, pid=1) == 0
+            assert write_record(event.tracepoint, bytes(952), ts_ns=1, cpu=0, pid=1) == 0
         assert opened.ready()
         read = [one for one in perf_records(PerfRingReader(ring)) if isinstance(one, Sample)]
         assert len(read) == min(samples, 3)  # the fourth finds no room, which wakes, too

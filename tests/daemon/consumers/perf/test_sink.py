@@ -17,17 +17,16 @@ from tests.protocol.pages.perf_records import Lost, perf_records
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.filter import parse_filter
 from utracefs_protocol.pages.perf_ring import PerfRingReader, Sample
-from utracefsd.consumers.perf._sink import PerfProbe, PerfSink
+from utracefsd.consumers.perf._sink import PerfProbe
 
 
 class Ring:
     """A perf event with a ring, and a reader's mapping of it."""
 
     def __init__(self, **attr: Any) -> None:
-        self.sink = PerfSink(77, **{"data_pages": 1, **attr})
-        self.mapping = mmap.mmap(self.sink.fd, 0)
+        self.probe = PerfProbe("perf:1", 77, **{"data_pages": 1, **attr})
+        self.mapping = mmap.mmap(self.probe.fd, 0)
         self.reader = PerfRingReader(self.mapping)
-        self.probe = PerfProbe(self.sink, "perf:1")
         self.event = tracepoint()
         self.event.attach(self.probe)
 
@@ -38,11 +37,11 @@ class Ring:
         return int.from_bytes(self.mapping[1024:1032], "little")
 
     def read(self) -> Iterator[Sample | Lost]:
-        return perf_records(self.reader, self.sink.sample_type)
+        return perf_records(self.reader, self.probe.sample_type)
 
     def close(self) -> None:
         self.mapping.close()
-        self.sink.close()
+        self.probe.close()
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def ring() -> Iterator[Ring]:
 
 
 def test_a_sample(ring: Ring) -> None:
-    assert ring.event.write(b"abcdefg", ts_ns=12345, cpu=3, pid=8, tgid=7) == 0
+    assert write(ring.event, b"abcdefg", ts_ns=12345, cpu=3, pid=8, tgid=7) == 0
     raw = struct.pack("<HBBi7s", 1039, 0, 0, 8, b"abcdefg") + bytes(5)
     assert list(ring.read()) == [Sample(77, 0, 7, 8, 12345, 3, 1, raw)]
     assert len(raw) % 8 == 4
@@ -86,7 +85,7 @@ def test_raw_sizes_keep_records_on_8_bytes(ring: Ring, size: int) -> None:
 def test_sample_types(sample_type: int) -> None:
     ring = Ring(sample_type=sample_type)
     try:
-        ring.event.write(b"abcd", ts_ns=1 << 40, cpu=3, pid=8, tgid=7)
+        write(ring.event, b"abcd", ts_ns=1 << 40, cpu=3, pid=8, tgid=7)
         parts = [
             (0x10000, struct.pack("<Q", 77)),
             (1, bytes(8)),
@@ -113,12 +112,12 @@ def test_lost_samples_are_reported_before_the_next_that_fits() -> None:
             write(ring.event, bytes(4))
             count += 1
         assert numbers(ring.probe) == (count - 3, 0, 3)
-        assert ring.sink.count == count
-        assert ring.sink.lost == 3
+        assert ring.probe.count == count
+        assert ring.probe.lost_samples == 3
         head = ring.head()
         assert 4096 - 8 - 72 <= head < 4096
         assert len(list(ring.read())) == count - 3
-        ring.event.write(bytes(4), ts_ns=99, cpu=1, pid=8, tgid=7)
+        write(ring.event, bytes(4), ts_ns=99, cpu=1, pid=8, tgid=7)
         lost, sample = ring.read()
         assert lost == Lost(77, 3)
         assert isinstance(sample, Sample)
@@ -175,7 +174,7 @@ def test_too_large_for_perf(ring: Ring) -> None:
 
 
 def test_every_nth_is_sampled(ring: Ring) -> None:
-    ring.sink.sample_period = 10
+    ring.probe.sample_period = 10
     for i in range(35):
         write(ring.event, struct.pack("<I", i))
     assert [struct.unpack_from("<I", s.raw, 8)[0] for s in ring.read() if isinstance(s, Sample)] == [
@@ -183,18 +182,18 @@ def test_every_nth_is_sampled(ring: Ring) -> None:
         19,
         29,
     ]
-    assert ring.sink.count == 35
+    assert ring.probe.count == 35
     assert numbers(ring.probe) == (35, 0, 0)
-    ring.sink.sample_period = 2
+    ring.probe.sample_period = 2
     write(ring.event, bytes(4))
     assert list(ring.read()) == []
     write(ring.event, bytes(4))
     (sample,) = ring.read()
     assert isinstance(sample, Sample)
     assert sample.period == 2
-    ring.sink.sample_period = 0
+    ring.probe.sample_period = 0
     write(ring.event, bytes(4))
-    assert (list(ring.read()), ring.sink.count) == ([], 38)
+    assert (list(ring.read()), ring.probe.count) == ([], 38)
 
 
 @pytest.mark.parametrize("rate", [500, 10_000, 200_000])
@@ -220,30 +219,29 @@ def test_a_frequency_survives_records_of_one_moment() -> None:
     try:
         for _ in range(100_000):
             write(ring.event, bytes(4), ts_ns=5)
-        assert 1 <= ring.sink.sample_period <= 1_000_000_000
+        assert 1 <= ring.probe.sample_period <= 1_000_000_000
     finally:
         ring.close()
 
 
 def test_pid_cpu_and_enabled() -> None:
-    sink = PerfSink(1, pid=7, cpu=1)
-    probe = PerfProbe(sink, "perf:3")
+    probe = PerfProbe("perf:3", 1, pid=7, cpu=1)
     event = tracepoint()
     event.attach(probe)
     for pid, tgid, cpu in ((7, 7, 1), (8, 7, 1), (7, 6, 1), (8, 8, 1), (7, 7, 0)):
-        event.write(bytes(4), ts_ns=1, cpu=cpu, pid=pid, tgid=tgid)
-    assert (sink.count, numbers(probe)) == (3, (3, 2, 0))
-    sink.enabled = False
-    event.write(bytes(4), ts_ns=1, cpu=1, pid=7)
-    assert (sink.count, numbers(probe)) == (3, (3, 3, 0))
+        write(event, bytes(4), ts_ns=1, cpu=cpu, pid=pid, tgid=tgid)
+    assert (probe.count, numbers(probe)) == (3, (3, 2, 0))
+    probe.enabled = False
+    write(event, bytes(4), ts_ns=1, cpu=1, pid=7)
+    assert (probe.count, numbers(probe)) == (3, (3, 3, 0))
     assert event.status == 2
-    sink.reset()
-    assert sink.count == 0
+    probe.reset()
+    assert probe.count == 0
     assert event.stats_text() == b"emitted: 6\nbytes: 24\nperf:3: recorded 3 filtered 3 lost 0\n"
 
 
 def test_the_ring_cannot_be_pulled_away(ring: Ring) -> None:
-    fd = os.open(f"/proc/self/fd/{ring.sink.fd}", os.O_RDWR)
+    fd = os.open(f"/proc/self/fd/{ring.probe.fd}", os.O_RDWR)
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         assert seals == fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -254,33 +252,36 @@ def test_the_ring_cannot_be_pulled_away(ring: Ring) -> None:
 
 
 def test_closing_a_ring_does_not_end_counting(ring: Ring) -> None:
-    fd = ring.sink.fd
-    ring.sink.close()
-    ring.sink.close()
-    assert ring.sink.fd == -1
+    fd = ring.probe.fd
+    ring.probe.close()
+    ring.probe.close()
+    assert ring.probe.fd == -1
     with pytest.raises(OSError):
         os.fstat(fd)
     write(ring.event, bytes(4))
-    assert (ring.sink.count, numbers(ring.probe)) == (1, (1, 0, 0))
+    assert (ring.probe.count, numbers(ring.probe)) == (1, (1, 0, 0))
 
 
-def test_a_dropped_sink_closes_its_descriptor() -> None:
+def test_a_dropped_probe_closes_its_descriptor() -> None:
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
-        PerfSink(1, data_pages=1)
+        PerfProbe("perf:1", 1, data_pages=1)
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_what_a_filter_rejects_is_neither_counted_nor_sampled(ring: Ring) -> None:
     """It is the last condition: an invalid record is refused nevertheless."""
-    assert ring.sink.filter is None
-    ring.sink.filter = parse_filter(b"a & 1", parse(b"test u32 a").fields)
+    assert ring.probe.filter is None
+    ring.probe.filter = parse_filter(b"a & 1", parse(b"test u32 a").fields)
     for number in range(10):
         assert write(ring.event, number.to_bytes(4, "little")) == 0
-    assert (ring.sink.count, len(list(ring.read())), numbers(ring.probe)) == (5, 5, (5, 5, 0))
+    assert (ring.probe.count, len(list(ring.read())), numbers(ring.probe)) == (5, 5, (5, 5, 0))
     event = tracepoint(b"test u32 a; __data_loc char[] s")
-    event.attach(PerfProbe(ring.sink, "perf:2"))
+    ring.event.detach(ring.probe)
+    event.attach(ring.probe)
     assert write(event, bytes(4) + b"\xff" * 4) == -errno.EFAULT
-    ring.sink.filter = None
+    event.detach(ring.probe)
+    ring.event.attach(ring.probe)
+    ring.probe.filter = None
     assert write(ring.event, bytes(4)) == 0
-    assert ring.sink.count == 6
+    assert ring.probe.count == 6

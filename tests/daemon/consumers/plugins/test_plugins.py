@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.daemon.record_path import tracepoint
-from tests.daemon.record_path import write as write_bytes
+from tests.daemon.record_path import write as write_record
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MIN_STREAM_RING
 from utracefs_protocol.pages._stream_ring import StreamRing
@@ -183,7 +183,7 @@ def drain(plugins: Plugins) -> None:
 
 def write(event: Event, *values: int, ts_ns: int = 1) -> None:
     for value in values:
-        assert event.tracepoint.write(struct.pack("<I", value), ts_ns=ts_ns, cpu=3, pid=77) == 0
+        assert write_record(event.tracepoint, struct.pack("<I", value), ts_ns=ts_ns, cpu=3, pid=77) == 0
 
 
 def stats(event: Event, name: str) -> str:
@@ -317,7 +317,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("example")
 def test_the_example_counts(table: EventTable, event: Event) -> None:
-    plugins = Plugins(table, time.monotonic_ns)
+    plugins = Plugins(table, time.monotonic_ns, Installed())
     assert "count" in plugins.names()
     silent = table.register(CommandString.parse(b"silent"), privileged=True)
     table.acquire(silent)
@@ -465,7 +465,7 @@ class Bench:
 
     def emit(self, *numbers: int) -> None:
         for number in numbers:
-            write_bytes(self.event, struct.pack("<I", number))
+            write_record(self.event, struct.pack("<I", number))
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def fill(ring: Ring) -> int:
 
 
 def test_a_record(ring: Ring) -> None:
-    assert ring.events[0].write(b"abcdefg", ts_ns=12345, cpu=3, pid=8, tgid=7) == 0
+    assert write(ring.events[0], b"abcdefg", ts_ns=12345, cpu=3, pid=8, tgid=7) == 0
     assert ring.reader.take() == []
     ring.sink.publish()
     assert ring.reader.take() == [Format(1000, b"format of 1000"), Taken(12345, 3, 7, 8, 1000, b"abcdefg")]
@@ -234,7 +234,7 @@ def test_invalid_records_are_refused() -> None:
     event = tracepoint(b"test __rel_loc char[] s", 1000)
     probe = StreamProbe(sink, "stream:1", 1000, lambda: b"", None)
     event.attach(probe)
-    assert event.write(struct.pack("<I", 4 << 16 | 100), ts_ns=1, cpu=0, pid=1) == -14
+    assert write(event, struct.pack("<I", 4 << 16 | 100), ts_ns=1, cpu=0, pid=1) == -14
     assert numbers(probe) == (0, 0, 0)
     sink.close()
 
@@ -244,7 +244,7 @@ def test_names_of_threads() -> None:
     ring = Ring(names=WriterNames(lambda pid: names[pid]))
 
     def comms(pid: int, ts_ns: int) -> list[tuple[int, bytes]]:
-        ring.events[0].write(bytes(4), ts_ns=ts_ns, cpu=0, pid=pid, tgid=7)
+        write(ring.events[0], bytes(4), ts_ns=ts_ns, cpu=0, pid=pid, tgid=7)
         ring.sink.publish()
         return [tuple(one) for one in ring.reader.take() if isinstance(one, Comm)]  # type: ignore[misc]
 

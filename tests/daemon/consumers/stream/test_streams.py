@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.consumers.stream.plain_reader import Format, Page, PlainReader, Taken
+from tests.daemon.record_path import write
 from tests.daemon.tree.world import World
 from tests.protocol.pages.page_writer import decode_page
 from utracefs_protocol.errors import TraceError
@@ -19,7 +20,6 @@ from utracefsd.consumers.stream import streams as module
 from utracefsd.consumers.stream.streams import Streams
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
-from utracefsd.machine import disk
 from utracefsd.machine._writer_names import WriterNames
 
 
@@ -71,7 +71,7 @@ def tree_bench(world: World) -> Iterator[Bench]:
 
 def emit(event: Event, *values: int) -> None:
     for value in values:
-        assert event.tracepoint.write(struct.pack("<I", value), ts_ns=1, cpu=0, pid=8) == 0
+        assert write(event.tracepoint, struct.pack("<I", value), ts_ns=1, cpu=0, pid=8) == 0
 
 
 def values(bench: Bench, reader: PlainReader) -> list[tuple[int, int]]:
@@ -153,7 +153,7 @@ def test_no_memory_no_stream(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> N
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(disk, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     assert bench.refused(b"a").errno == errno.ENOSPC
     assert len(bench.streams) == 0
 

@@ -142,42 +142,29 @@ class EventFile:
         return b"none\n" if self.filter_text is None else self.filter_text + b"\n"
 
 
+@attrs.define(eq=False)
 class EventFiles:
     """The event files of one instance, by event; attaches their probes to the event table."""
 
-    def __init__(
-        self,
-        table: EventTable,
-        sink: FtraceSink,
-        consumer: str,
-        now_ns: Callable[[], int],
-        *,
-        before_enabling: Callable[[], None] = lambda: None,
-        recorded_event_gone: Callable[[], None] = lambda: None,
-        nr_cpus: int = MAX_CPUS,
-        names: WriterNames | None = None,
-    ) -> None:
-        """consumer: name of the probes in an event's `stats`. now_ns: CLOCK_MONOTONIC.
-
-        before_enabling: may raise, and then nothing is enabled. recorded_event_gone: called when an event was
-        removed that was ever attached here; another event may get its id now. nr_cpus, names: for filters,
-        see `parse_filter`.
-        """
-        self._table = table
-        self._sink = sink
-        self._consumer = consumer
-        self._now_ns = now_ns
-        self._before_enabling = before_enabling
-        self._recorded_event_gone = recorded_event_gone
-        self._nr_cpus = nr_cpus
-        self.names = names
-        """Names of the writing threads."""
-        self._files: dict[Event, EventFile] = {}
-        self._listening = False
-        self.on_changed: Callable[[EventFile, Part], None] = lambda file, part: None
-        """Called with each file that changed, and with the part."""
-        self.followers: list[Callable[[Event], None]] = []
-        """Called, after `on_changed`, with the event that was enabled, disabled or got another filter."""
+    _table: EventTable
+    _sink: FtraceSink
+    _consumer: str
+    """Name of the probes in an event's `stats`."""
+    _now_ns: Callable[[], int]
+    """CLOCK_MONOTONIC."""
+    _before_enabling: Callable[[], None] = lambda: None
+    """May raise, and then nothing is enabled."""
+    _recorded_event_gone: Callable[[], None] = lambda: None
+    """Called when an event was removed that was ever attached here; another event may get its id now."""
+    _nr_cpus: int = MAX_CPUS
+    names: WriterNames | None = None
+    """Names of the writing threads; for filters, as `nr_cpus` (`parse_filter`)."""
+    _files: dict[Event, EventFile] = attrs.Factory(dict)
+    _listening: bool = False
+    on_changed: Callable[[EventFile, Part], None] = lambda file, part: None
+    """Called with each file that changed, and with the part."""
+    followers: list[Callable[[Event], None]] = attrs.Factory(list)
+    """Called, after `on_changed`, with the event that was enabled, disabled or got another filter."""
 
     def __len__(self) -> int:
         return len(self._files)

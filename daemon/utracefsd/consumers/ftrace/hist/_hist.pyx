@@ -19,7 +19,6 @@ from utracefs_protocol.pages.record cimport COMM_SIZE, common_word, set_record
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.events._tracepoint cimport defer
 from utracefsd.daemon_log import daemon_log
-from utracefsd.machine import disk
 #: from utracefsd.consumers.ftrace.hist.program import Program, Step
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -76,15 +75,15 @@ cdef class HistTable:
         table.bytes = HistTable.bytes_of(bits, key_size, nr_words)
         table.path = path
         if path is not None:
-            fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if path is not None:
-                disk.posix_fallocate(fd, 0, ht_first_bytes(key_size, nr_words))
-                disk.ftruncate(fd, table.bytes)
+                os.posix_fallocate(fd, 0, ht_first_bytes(key_size, nr_words))
+                os.ftruncate(fd, table.bytes)
             table.map(fd)
         except BaseException:
             if path is not None:
-                disk.unlink(path)
+                os.unlink(path)
             raise
         finally:
             if fd >= 0:
@@ -97,7 +96,7 @@ cdef class HistTable:
         """The previous daemon's table in `path`, consistent whenever that daemon ended. OSError. ValueError:
         not a table of this shape."""
         cdef HistTable table = HistTable.__new__(HistTable)
-        cdef int fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        cdef int fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         table.path = path
         try:
             table.bytes = os.fstat(fd).st_size
@@ -106,8 +105,8 @@ cdef class HistTable:
             table.map(fd)
             table.has_memory = ht_is_used(table.memory)
             if not table.has_memory:
-                disk.ftruncate(fd, ht_first_bytes(key_size, nr_words))
-                disk.ftruncate(fd, table.bytes)
+                os.ftruncate(fd, ht_first_bytes(key_size, nr_words))
+                os.ftruncate(fd, table.bytes)
         finally:
             os.close(fd)
         if not ht_adopt(&table.c, table.memory, table.bytes, bits, key_size, nr_words):
@@ -131,9 +130,9 @@ cdef class HistTable:
                 self.check_room(self)
             if self.path is not None:
                 try:
-                    fd = disk.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                     try:
-                        disk.posix_fallocate(fd, 0, self.bytes)
+                        os.posix_fallocate(fd, 0, self.bytes)
                     finally:
                         os.close(fd)
                 except OSError as error:
@@ -207,7 +206,7 @@ cdef class HistTable:
     def remove(self) -> None:
         if self.path is not None:
             path, self.path = self.path, None
-            disk.unlink(path)
+            os.unlink(path)
 
 
 cdef class Link:

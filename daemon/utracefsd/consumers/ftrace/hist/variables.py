@@ -64,25 +64,17 @@ class Context:
         return next((field for field in (*reversed(self.fields), *COMMON_FIELDS) if field.name == name), None)
 
 
+@attrs.define(eq=False)
 class Variables:
     """Lookup of `$x` for a definition of `event`. hists: The triggers (`EventHist`) of all events of the
     instance. fresh: The definition is to be attached, not to be removed. make: Attach another trigger, for a
     field of its event; None: it is refused."""
 
-    def __init__(
-        self,
-        table: EventTable,
-        event: Event,
-        hists: Sequence[tuple[Event, Any]],
-        *,
-        fresh: bool,
-        make: Callable[[Event, bytes], Any],
-    ) -> None:
-        self._table = table
-        self._event = event
-        self._hists = hists
-        self._fresh = fresh
-        self._make = make
+    _table: EventTable
+    _event: Event
+    _hists: Sequence[tuple[Event, Any]]
+    _fresh: bool
+    _make: Callable[[Event, bytes], Any]
 
     def reference(self, context: Context, system: bytes, event: bytes, name: bytes) -> HistField | None:
         """find_event_var() and create_var_ref(): a field with VAR_REF for a variable of another trigger;

@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from tests.daemon.record_path import write
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
@@ -52,7 +53,7 @@ def desk(table: EventTable) -> Desk:
 
 
 def emit(event: Event) -> int:
-    return event.tracepoint.write(b"", ts_ns=1, cpu=0, pid=1)
+    return write(event.tracepoint, b"", ts_ns=1, cpu=0, pid=1)
 
 
 def test_soft_mode(desk: Desk) -> None:
@@ -88,7 +89,7 @@ def stored(desk: Desk, event: Event, *values: int) -> int:
     """How many of these records are stored."""
     before = desk.buffer.entries()
     for value in values:
-        event.tracepoint.write(value.to_bytes(4, "little"), ts_ns=1, cpu=0, pid=1)
+        write(event.tracepoint, value.to_bytes(4, "little"), ts_ns=1, cpu=0, pid=1)
     return desk.buffer.entries() - before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 
+from tests.daemon.record_path import write
 from tests.daemon.tree.world import World
 from utracefs_protocol.errors import TraceError
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
@@ -48,7 +49,7 @@ class Desk:
         """One record: 0 or -errno."""
         self.now += 1
         payload = struct.pack("<I", v) + bytes(8 if event is self.a else 0) + bytes(extra)
-        return event.tracepoint.write(payload, ts_ns=self.now, cpu=0, pid=pid)
+        return write(event.tracepoint, payload, ts_ns=self.now, cpu=0, pid=pid)
 
     def recorded(self) -> list[int]:
         """The v of each record in the buffer, whatever its event."""

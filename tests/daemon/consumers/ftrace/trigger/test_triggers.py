@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tests.daemon.consumers.ftrace.trigger.desk import Desk
 from tests.daemon.consumers.ftrace.trigger.playing import STEPS, Step, compare, take_step
 from tests.daemon.consumers.ftrace.trigger.trigger_model import Model
+from tests.daemon.record_path import write
 
 
 def test_pids_and_triggers(desk: Desk) -> None:
@@ -40,7 +41,7 @@ def test_an_invalid_record(desk: Desk) -> None:
     bad = b"\xff\xff\xff\xff"
 
     def emit() -> int:
-        return event.tracepoint.write(bad, ts_ns=1, cpu=0, pid=1)
+        return write(event.tracepoint, bad, ts_ns=1, cpu=0, pid=1)
 
     desk.write(event, b"enable_event:user_events:b:5")
     assert emit() == 0

@@ -4,7 +4,7 @@ import socket
 
 from tests.daemon.connections.ports import Around, FakeConnection, fill
 from utracefsd.connections.accepted_connection import MAX_WAITING_BYTES
-from utracefsd.connections.stalled import LOOK_NS
+from utracefsd.connections.port import LOOK_NS
 
 
 def deaf_client(around: Around) -> tuple[socket.socket, FakeConnection]:
