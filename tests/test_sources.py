@@ -145,6 +145,25 @@ def test_a_clock_is_an_argument() -> None:
     assert found == []
 
 
+def test_files_change_through_one_port() -> None:
+    """The daemon changes files by calls of `machine/disk`, each of which a simulation lets fail."""
+    daemon = ROOT / "daemon" / "utracefsd"
+    others = [daemon / "server", daemon / "main.py", daemon / "machine/disk.py", daemon / "machine/procfs.py"]
+    # Opening /dev/null and /proc changes nothing.
+    change = re.compile(
+        r"\bos\.(?:open\((?!f?\"/)|(?:p?write|f?truncate|posix_fallocate|rename|replace|unlink|remove|mkdir"
+        r"|memfd_create)\()|shutil|path\.(?:unlink|rename|mkdir|write)"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in TEXTS
+        if path.is_relative_to(daemon) and not any(path.is_relative_to(one) for one in others)
+        for line in path.read_text().splitlines()
+        if change.search(line)
+    ]
+    assert found == []
+
+
 def test_lengths() -> None:
     long = []
     for path in TEXTS:

@@ -19,7 +19,7 @@ from tests.daemon.tree.world import World
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
-from utracefsd.machine import closing
+from utracefsd.machine import closing, disk
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 raise OSError(number, os.strerror(number))
             real(fd, offset, length)
 
-        monkeypatch.setattr(os, "posix_fallocate", allocate)
+        monkeypatch.setattr(disk, "posix_fallocate", allocate)
 
     return set_room
 

@@ -1,27 +1,15 @@
-"""The world's /dev/shm: the daemon's calls that change files, of which any may fail, or be the last before a
-kill."""
+"""The world's /dev/shm: the calls of `machine/disk`, of which any may fail, or be the last before a kill."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import shutil
-import sys
-import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-CALLS = {
-    os: (
-        *("fstatvfs", "ftruncate", "memfd_create", "mkdir", "open", "posix_fallocate", "pwrite", "rename"),
-        *("truncate", "unlink"),
-    ),
-    shutil: ("rmtree",),
-}
-REAL = ("server", "main", "machine.procfs", "connections.acceptor", "events.enablers")
-"""Modules whose calls change no file of the state."""
+from utracefsd.machine import disk
 
 
 class Killed(BaseException):
@@ -64,20 +52,14 @@ class Disk:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Instead of `os` and `shutil` in the daemon's modules."""
-        ports = {module.__name__: self._port(module, names) for module, names in CALLS.items()}
-        with contextlib.ExitStack() as stack:
-            for path, module in list(sys.modules.items()):
-                room = path.removeprefix("utracefsd.")
-                if room != path and not room.startswith(REAL):
-                    for name in ports.keys() & vars(module).keys():
-                        stack.callback(setattr, module, name, vars(module)[name])
-                        setattr(module, name, ports[name])
+        real = {name: getattr(disk, name) for name in disk.__all__}
+        for name, call in real.items():
+            setattr(disk, name, self._wrap(name, call))
+        try:
             yield
-
-    def _port(self, module: types.ModuleType, names: Iterable[str]) -> types.SimpleNamespace:
-        calls = {name: self._wrap(name, getattr(module, name)) for name in names}
-        return types.SimpleNamespace(**vars(module) | calls)
+        finally:
+            for name, call in real.items():
+                setattr(disk, name, call)
 
     def _wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def carry_out(*args: Any, **kwargs: Any) -> Any:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from utracefs_protocol.errors import TraceError
 from utracefsd.events.lowest_free import LowestFree
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import remove
 
 PAGE_SIZE = mmap.PAGESIZE
@@ -39,10 +40,10 @@ class StatusFile:
         try:
             self._allocate()
             self._map = mmap.mmap(self._fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-            self._readonly_fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._readonly_fd = disk.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except BaseException:
             os.close(self._fd)
-            os.unlink(self.path)
+            disk.unlink(self.path)
             raise
         self._indexes = LowestFree(1, self.capacity)
         self._closed = False
@@ -91,7 +92,7 @@ class StatusFile:
         with contextlib.suppress(FileNotFoundError):
             ours, there = os.fstat(self._fd), os.lstat(self.path)
             if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
-                os.unlink(self.path)
+                disk.unlink(self.path)
         os.close(self._readonly_fd)
         os.close(self._fd)
 
@@ -99,7 +100,7 @@ class StatusFile:
         # Not ftruncate: in a full file system the first store into a byte would be a SIGBUS, here and in
         # readers.
         try:
-            os.posix_fallocate(self._fd, 0, self.size)
+            disk.posix_fallocate(self._fd, 0, self.size)
         except OSError as error:
             raise TraceError(
                 error.errno or errno.EIO,
@@ -113,13 +114,13 @@ class StatusFile:
 
 def _create_file(path: str) -> int:
     _retire(path)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _retire(path: str) -> None:
     """Zero an old file, for the programs that still map it, then unlink it."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     except OSError:  # a link, a folder, a socket
@@ -128,7 +129,7 @@ def _retire(path: str) -> None:
     try:
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
-            os.pwrite(fd, bytes(min(found.st_size, _MAX_SIZE)), 0)
+            disk.pwrite(fd, bytes(min(found.st_size, _MAX_SIZE)), 0)
     finally:
         os.close(fd)
     remove(Path(path))

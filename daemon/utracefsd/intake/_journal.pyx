@@ -30,6 +30,7 @@ from utracefsd.intake.journal cimport (
     jr_renumber,
     jr_slot,
 )
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import made_whole, open_kept
 from utracefsd.machine.tsc_clock cimport tsc_clock, tsc_clock_resume
 #: from utracefsd.intake.rings import Key
@@ -192,7 +193,7 @@ cdef class Journal:
             if self.slots < JOURNAL_SLOTS:
                 # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
                 more = min(SLOTS_A_PAGE, JOURNAL_SLOTS - self.slots)
-                os.posix_fallocate(self.fd, (1 + self.slots) * JR_SLOT_BYTES, more * JR_SLOT_BYTES)
+                disk.posix_fallocate(self.fd, (1 + self.slots) * JR_SLOT_BYTES, more * JR_SLOT_BYTES)
                 self.unused.extend(range(self.slots + more - 1, self.slots - 1, -1))
                 self.slots += more
             elif self.waiting:

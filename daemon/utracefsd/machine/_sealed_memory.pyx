@@ -19,6 +19,7 @@ cdef enum:
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 from posix.unistd cimport close as close_fd
 
+from utracefsd.machine import disk
 
 cdef enum:
     # 128 MiB take 37 ms to allocate, and as long to unmap; programs would lose records meanwhile. So memory
@@ -30,7 +31,7 @@ cdef enum:
 def allocate(int fd, size_t size) -> None:
     """Allocate all of it and close this descriptor. Without memory, `take` fails where it is needed."""
     with contextlib.suppress(OSError):
-        os.posix_fallocate(fd, 0, size)
+        disk.posix_fallocate(fd, 0, size)
     os.close(fd)
 
 
@@ -56,10 +57,10 @@ cdef class SealedMemory:
 
     def __init__(self, str name not None, size_t size, size_t first=0):
         cdef void *map
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = disk.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(fd, size)
-            os.posix_fallocate(fd, 0, first or size)
+            disk.ftruncate(fd, size)
+            disk.posix_fallocate(fd, 0, first or size)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
             if map == MAP_FAILED:
@@ -68,7 +69,7 @@ cdef class SealedMemory:
             self.map = <uint8_t *>map
             self.has = first or size
             if first and madvise(map, first, MADV_POPULATE_WRITE) < 0:  # an older kernel
-                os.posix_fallocate(fd, 0, size)
+                disk.posix_fallocate(fd, 0, size)
                 self.has = size
         except BaseException:
             os.close(fd)

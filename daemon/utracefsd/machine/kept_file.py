@@ -7,10 +7,11 @@ file is made, not a SIGBUS at a later record.
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from utracefsd.machine import disk
 
 _OF_THE_FILE = frozenset(
     (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EFBIG)
@@ -42,7 +43,7 @@ def open_kept(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     """Open the previous daemon's file for reading and writing: (descriptor, size). The caller closes the
     descriptor. Size -1: not a regular file. None: no such file. OSError; ELOOP for a link."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     found = os.fstat(fd)
@@ -58,21 +59,21 @@ def made_whole(path: str | os.PathLike[str], size: int) -> Iterator[int]:
     """
     new = f"{os.fspath(path)}.new"
     remove(Path(new))
-    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = disk.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(fd, 0, size)
+        disk.posix_fallocate(fd, 0, size)
         yield fd
-        os.rename(new, path)
+        disk.rename(new, path)
     except BaseException:
         os.close(fd)
-        os.unlink(new)
+        disk.unlink(new)
         raise
 
 
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder with its contents; errors are ignored."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        disk.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            disk.unlink(path)

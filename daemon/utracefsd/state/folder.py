@@ -41,6 +41,7 @@ from utracefs_protocol.text import shown
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.hist.tables import is_table_name
 from utracefsd.daemon_log import daemon_log
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import check_readable, remove
 from utracefsd.state.log import StateError, Taken, TakenInstance, is_buffer_folder, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, LogFile, read_log_file
@@ -93,17 +94,17 @@ class StateFolder:
         """Free so many bytes of the reserved space for a daemon that starts."""
         with contextlib.suppress(OSError):
             path = self.path / ROOM
-            os.truncate(path, max(0, path.lstat().st_size - nr_bytes))
+            disk.truncate(path, max(0, path.lstat().st_size - nr_bytes))
 
     def keep_room(self, nr_bytes: int) -> bool:
         """Reserve so many bytes for each of some later starts. False: there is less space than that."""
         try:
-            fd = os.open(self.path / ROOM, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = disk.open(self.path / ROOM, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return False
         try:
             for at in range(os.fstat(fd).st_size, _STARTS * nr_bytes, nr_bytes):
-                os.posix_fallocate(fd, at, nr_bytes)
+                disk.posix_fallocate(fd, at, nr_bytes)
         except OSError:
             return False
         finally:
@@ -166,9 +167,9 @@ class StateFolder:
     def _move_aside(self, path: Path) -> None:
         """FileNotFoundError."""
         with contextlib.suppress(FileExistsError):
-            os.mkdir(self.path / SET_ASIDE, 0o700)
+            disk.mkdir(self.path / SET_ASIDE, 0o700)
         remove(self.path / SET_ASIDE / path.name)
-        os.rename(path, self.path / SET_ASIDE / path.name)
+        disk.rename(path, self.path / SET_ASIDE / path.name)
 
     def set_aside(self, why: str) -> None:
         """Move the files to set-aside/, replacing what was there, for a start with an empty state."""
@@ -279,7 +280,7 @@ class BufferFolders:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         last = max((int(path.name.rpartition(".")[2]) for path in self._folders()), default=0)
         path = self._state.path / f"{_BUFFER}{self._number}.{last + 1}"
-        os.mkdir(path, 0o700)
+        disk.mkdir(path, 0o700)
         return str(path)
 
     def remove_folder(self, folder: str) -> None:

@@ -35,6 +35,7 @@ from pathlib import Path
 
 import attrs
 
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import made_whole, open_kept
 
 PAGE = mmap.PAGESIZE
@@ -117,7 +118,7 @@ class LogFile:
         """The pages are allocated; writing can still fail at a limit on the size of files, or on a disk if
         the folder is not in memory."""
         try:
-            return os.pwrite(self._fd, data, at) == len(data)
+            return disk.pwrite(self._fd, data, at) == len(data)
         except OSError:
             return False
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import made_whole, open_kept
 
 
@@ -45,7 +46,7 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(disk, "posix_fallocate", full)
     before = descriptors()
     with pytest.raises(OSError, match="No space left"), made_whole(tmp_path / "file", 4096):
         pass

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from utracefsd.machine import disk
 from utracefsd.machine._sealed_memory import SealedMemory
 
 
@@ -33,7 +34,7 @@ def test_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     before = sorted(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(disk, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space"):
         SealedMemory("utracefs-test", 4096)
     assert sorted(os.listdir("/proc/self/fd")) == before

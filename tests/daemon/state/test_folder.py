@@ -25,6 +25,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefsd.daemon import FIRST_EVENT_ID
 from utracefsd.events.event import CommandString
+from utracefsd.machine import disk
 from utracefsd.machine.procfs import possible_cpus
 from utracefsd.state.folder import StateFolder
 from utracefsd.state.log import MAGIC, VERSION
@@ -214,7 +215,7 @@ def test_a_file_that_cannot_be_read_now_is_not_damaged(
     write(old, b"snapshot", b"1")
     emit(event, 5)
     die(old)
-    real = os.open
+    real = disk.open
 
     def fail(path: str | Path, *args: int) -> int:
         if name in Path(path).parts:
@@ -223,7 +224,7 @@ def test_a_file_that_cannot_be_read_now_is_not_damaged(
 
     before = sorted(path for path in folder.rglob("*") if path.name != "user_events_status")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", fail)
+        patch.setattr(disk, "open", fail)
         with pytest.raises(TraceError, match=f"{os.strerror(number)}; it is kept as it is") as failure:
             daemon_in(folder)
     assert failure.value.errno == number

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.left_over import descriptors
+from utracefsd.machine import disk
 from utracefsd.state import log_file
 from utracefsd.state.log import StateError, parse_log
 from utracefsd.state.log_file import FIRST_ROOM, MAX_ROOM, PAGE, LogFile, read_log_file
@@ -120,19 +121,19 @@ def test_a_file_that_may_not_be_so_large(path: Path, made: LogFile, monkeypatch:
     """RLIMIT_FSIZE, a disk in place of memory: for any result of a write."""
     made.append(b"one")
     real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[: len(data) // 2], at))
+    monkeypatch.setattr(disk, "pwrite", lambda fd, data, at: real(fd, data[: len(data) // 2], at))
     assert not made.append(b"two")
     assert not made.replace(b"three")
 
     def refuse(fd: int, data: bytes, at: int) -> int:
         raise OSError(27, "File too large")
 
-    monkeypatch.setattr(os, "pwrite", refuse)
+    monkeypatch.setattr(disk, "pwrite", refuse)
     assert not made.append(b"two")
     made.mark_behind()
     with pytest.raises(OSError, match="no room"):
         LogFile.make(path, PAGE, b"x")
-    monkeypatch.setattr(os, "pwrite", real)
+    monkeypatch.setattr(disk, "pwrite", real)
     assert made.append(b"four")
     assert read_log_file(path) == (b"onefour", False)
 
@@ -165,7 +166,7 @@ def test_killed_at_each_byte(path: Path, act: Act, monkeypatch: pytest.MonkeyPat
 
     image = bytearray(path.read_bytes())
     before = read_log_file(path)
-    monkeypatch.setattr(os, "pwrite", note)
+    monkeypatch.setattr(disk, "pwrite", note)
     act(file)
     after = read_log_file(path)
     assert after != before
@@ -222,7 +223,7 @@ def test_a_larger_one_takes_the_name_when_it_is_whole(path: Path, monkeypatch: p
         seen.append((read_log_file(Path(old)), read_log_file(Path(new))))
         real(new, old)
 
-    monkeypatch.setattr(os, "rename", look)
+    monkeypatch.setattr(disk, "rename", look)
     LogFile.make(path, FIRST_ROOM, b"new").close()
     assert seen == [((b"old", False), (b"new", False))]
     file.close()

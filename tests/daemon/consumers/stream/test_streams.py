@@ -20,6 +20,7 @@ from utracefsd.consumers.stream import streams as module
 from utracefsd.consumers.stream.streams import Streams
 from utracefsd.events.event import CommandString, Event
 from utracefsd.events.event_table import EventTable
+from utracefsd.machine import disk
 from utracefsd.machine._writer_names import WriterNames
 
 
@@ -153,7 +154,7 @@ def test_no_memory_no_stream(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> N
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(disk, "posix_fallocate", full)
     assert bench.refused(b"a").errno == errno.ENOSPC
     assert len(bench.streams) == 0
 

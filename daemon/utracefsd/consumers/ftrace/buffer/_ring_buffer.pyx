@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from utracefsd.consumers.ftrace.buffer.stats import BufferStats
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import made_whole, open_kept, remove
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -94,7 +95,7 @@ cdef str file_of(int cpu, int which):
 
 cdef int remove_file(path) except -1:
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        disk.unlink(path)
     return 0
 
 
@@ -103,7 +104,7 @@ cdef int adopt_ring(rb_cpu *b, str folder, int cpu, int which) except -1:
     cdef const char *why
     cdef int code
     path = f"{folder}/{file_of(cpu, which)}"
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         code = rb_adopt(b, fd, &why)
     finally:
@@ -181,17 +182,17 @@ cdef class RingBuffer:
             return check(code, f"cpu {cpu}'s ring buffer")
         path = f"{folder}/{file_of(cpu, which)}.new"
         remove_file(path)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             # Allocated now: a full /dev/shm is an error here, not a SIGBUS at some record later.
-            os.posix_fallocate(fd, 0, rb_map_size(n, self.subbuf_size))
-            room = os.fstatvfs(fd)
+            disk.posix_fallocate(fd, 0, rb_map_size(n, self.subbuf_size))
+            room = disk.fstatvfs(fd)
             # f_blocks 0: a tmpfs without a limit.
             if room.f_blocks and room.f_bavail * room.f_frsize < KEPT_FREE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
             code = rb_create(b, fd, n, self.subbuf_size, cpu, self.nr_cpus, overwrite)
         except BaseException:
-            os.unlink(path)
+            disk.unlink(path)
             raise
         finally:
             os.close(fd)
@@ -203,7 +204,7 @@ cdef class RingBuffer:
         """Rename the finished file to its name: rename(2) replaces the old one as a whole or not at all."""
         if self.folder is not None:
             path = f"{self.folder}/{file_of(cpu, which)}"
-            os.rename(f"{path}.new", path)
+            disk.rename(f"{path}.new", path)
         return 0
 
     cdef int remove_new(self, rb_cpu *made, int spare) except -1:
@@ -212,7 +213,7 @@ cdef class RingBuffer:
         if self.folder is not None:
             for cpu in range(self.nr_cpus):
                 if made[cpu].nr:
-                    os.unlink(f"{self.folder}/{file_of(cpu, self.which(cpu, spare))}.new")
+                    disk.unlink(f"{self.folder}/{file_of(cpu, self.which(cpu, spare))}.new")
         return 0
 
     # ---- the spare ----

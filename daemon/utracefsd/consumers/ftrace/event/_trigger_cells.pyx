@@ -8,6 +8,7 @@ from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MAP_SHARED, PROT
 from posix.mman cimport mmap as map_file
 from posix.unistd cimport close as close_fd
 
+from utracefsd.machine import disk
 from utracefsd.machine.kept_file import made_whole, open_kept
 
 # A trigger takes one cell and perhaps another for its switch: more than anyone writes by hand. The mapping is
@@ -121,7 +122,7 @@ cdef class Cells:
             raise MemoryError(f"there are {self.limit} cells of triggers, which is the limit")
         if self.fd >= 0:
             begin = TC_HEADER_BYTES + <long long>self.room * TC_CELL_BYTES
-            os.posix_fallocate(self.fd, begin, <long long>more * TC_CELL_BYTES)
+            disk.posix_fallocate(self.fd, begin, <long long>more * TC_CELL_BYTES)
         self.unused.extend(range(self.room + more, self.room, -1))
         self.room += more
         return 0

@@ -19,6 +19,7 @@ from utracefs_protocol.pages.record cimport COMM_SIZE, common_word, set_record
 from utracefsd.consumers.ftrace.buffer.buffer_store import NO_ROOM
 from utracefsd.events._tracepoint cimport defer
 from utracefsd.daemon_log import daemon_log
+from utracefsd.machine import disk
 #: from utracefsd.consumers.ftrace.hist.program import Program, Step
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -75,15 +76,15 @@ cdef class HistTable:
         table.bytes = HistTable.bytes_of(bits, key_size, nr_words)
         table.path = path
         if path is not None:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if path is not None:
-                os.posix_fallocate(fd, 0, ht_first_bytes(key_size, nr_words))
-                os.ftruncate(fd, table.bytes)
+                disk.posix_fallocate(fd, 0, ht_first_bytes(key_size, nr_words))
+                disk.ftruncate(fd, table.bytes)
             table.map(fd)
         except BaseException:
             if path is not None:
-                os.unlink(path)
+                disk.unlink(path)
             raise
         finally:
             if fd >= 0:
@@ -96,7 +97,7 @@ cdef class HistTable:
         """The previous daemon's table in `path`, consistent whenever that daemon ended. OSError. ValueError:
         not a table of this shape."""
         cdef HistTable table = HistTable.__new__(HistTable)
-        cdef int fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        cdef int fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         table.path = path
         try:
             table.bytes = os.fstat(fd).st_size
@@ -105,7 +106,7 @@ cdef class HistTable:
             table.map(fd)
             table.has_memory = ht_is_used(table.memory)
             if not table.has_memory:
-                os.ftruncate(fd, ht_first_bytes(key_size, nr_words))
+                disk.ftruncate(fd, ht_first_bytes(key_size, nr_words))
                 os.ftruncate(fd, table.bytes)
         finally:
             os.close(fd)
@@ -130,9 +131,9 @@ cdef class HistTable:
                 self.check_room(self)
             if self.path is not None:
                 try:
-                    fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    fd = disk.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                     try:
-                        os.posix_fallocate(fd, 0, self.bytes)
+                        disk.posix_fallocate(fd, 0, self.bytes)
                     finally:
                         os.close(fd)
                 except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.daemon.restarting import (
     files,
 )
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
+from utracefsd.machine import disk
 
 
 @pytest.mark.parametrize("number", NO_ROOM)
@@ -54,7 +54,7 @@ def test_some_room_is_left_to_the_journal_and_the_log(
         def f_bavail(self) -> int:
             return free
 
-    monkeypatch.setattr(os, "fstatvfs", lambda fd: Room())
+    monkeypatch.setattr(disk, "fstatvfs", lambda fd: Room())
     buffer = RingBuffer(1, 8, folder=str(tmp_path))
     free -= 1
     with pytest.raises(OSError) as failure:
