@@ -25,7 +25,7 @@ from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.settings import Settings
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
 from utracefsd.consumers.plugins.plugins import Plugin, Plugins
-from utracefsd.consumers.stream.streams import Stream, Streams
+from utracefsd.consumers.stream.streams import OpenStream, PageStream, Stream, Streams
 from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_ids import EventIds
@@ -335,6 +335,11 @@ def any_number_of_connections_wait(real: Any, acceptor: Acceptor, sock: Any) -> 
 
 @fault(Streams, "publish")
 def a_stream_is_not_published(real: Any, *args: Any) -> None: ...
+
+
+@fault(PageStream, "ready")
+def pages_that_are_not_full_stay_in_the_buffer(real: Any, stream: PageStream) -> Any:
+    return OpenStream.ready(stream)
 
 
 @fault(Stream, "_detach")

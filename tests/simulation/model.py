@@ -157,14 +157,19 @@ class Program(Part):
 
 
 class Reader(Part):
-    """A stream, a perf event, or a plug-in."""
+    """A stream, a perf event, a plug-in, or a stream of the pages of an instance."""
 
-    def __init__(self, kind: str, name: str) -> None:
-        self.kind, self.name = kind, name
+    def __init__(self, kind: str, name: str, instance: str | None = None) -> None:
+        self.kind, self.name, self.instance = kind, name, instance
         self.bit = OTHER if kind in ("stream", "plugin") else PERF
         self.due: list[int] = []
         """Numbers of records since it read."""
         self.count = 0
+
+    def accepts_pages(self, numbers: list[int], *, is_all: bool) -> bool:
+        """Each record once; those of a cpu are in order because those of its pages are. is_all: none is left
+        in the buffer."""
+        return len(set(numbers)) == len(numbers) and (not is_all or sorted(numbers) == sorted(self.due))
 
     def accepts(self, numbers: list[int], lost: int, *, is_full: bool) -> bool:
         if lost and not is_full:
@@ -204,6 +209,10 @@ class Instance(Part):
         """Late records that were seen in `kept`."""
         self.spare_late = 0
         """At most so many are in `spare`, where nothing counts them."""
+        self.has_pages = False
+        """A reader takes its pages out of the buffer."""
+        self.disturbed = False
+        """And others have taken some out, or put some in."""
 
     def turn(self, kind: str, name: str, *, on: bool) -> None:
         """Enable an event, or add a trigger; or the opposite."""
@@ -229,18 +238,22 @@ class Instance(Part):
 
     def clear(self) -> None:
         self.kept.clear()
-        self.exact = True
+        self.exact = not self.has_pages
+        self.disturbed = True
 
     def snapshot(self, code: int) -> None:
+        self.disturbed = True
         if code == 1:
             self.kept, self.spare = self.spare or [], self.kept
             self.exact, self.spare_exact = self.spare_exact, self.exact
             self.late, self.spare_late = self.spare_late, self.late
+            self.exact = self.exact and not self.has_pages
         elif code == 0 or self.spare is not None:
             self.spare, self.spare_exact, self.spare_late = [] if code else None, True, 0
 
     def resize(self, kb: int) -> None:
         """Sub-buffers of another size: the buffer begins empty."""
+        self.disturbed = True
         if self.subbuf_kb != kb:
             self.kept, self.spare, self.subbuf_kb = [], None if self.spare is None else [], kb
 
@@ -415,11 +428,14 @@ class Model(Part):
         if not self.status(r.name) or r.name not in self.fields or (not r.valid and self._refuses(r.name)):
             return
         self.emitted[r.name] += 1
-        for i in self.instances.values():
+        for at, i in self.instances.items():
             if r.name in i.hist:
                 i.hist[r.name][r.k] += 1
             if r.name in i.enable and i.on and not (r.name in i.filters and r.k <= i.filters[r.name]):
                 i.kept.append(r)
+                for reader in self.readers.values() if i.has_pages else ():
+                    if reader.instance == at:
+                        reader.due.append(r.n)
             if r.name in i.traceoff and r.k == 3:
                 i.on = False
         for reader in self.readers.values():
@@ -456,10 +472,11 @@ class Model(Part):
 
     def left(self, pid: int) -> None:
         """Its connection has ended, and it lives: the daemon waits for a record that a thread may write."""
-        self.disconnected(pid)
+        self.take_in()
         program = self.programs[pid]
         program.adopted = bool(program.ring)
         program.orphan = list(program.events) if program.ring else None
+        self.disconnected(pid)
 
     def let_go(self, pid: int) -> None:
         """The record that `left` waits for has come, or comes too late."""
@@ -468,12 +485,24 @@ class Model(Part):
         self.released, program.orphan, program.adopted = list(program.known), None, False
         self.forget_unused()
 
+    def attach(self, key: int, reader: Reader) -> None:
+        self.readers[key] = reader
+        if reader.instance is not None:
+            i = self.instances[reader.instance]
+            i.has_pages = i.disturbed = True
+            i.exact = False
+
+    def detach(self, key: int) -> None:
+        if (reader := self.readers.pop(key, None)) is not None and reader.instance is not None:
+            self.instances[reader.instance].has_pages = False
+
     # Daemons
 
     def restart(self, living: set[int], stored: set[int]) -> None:
         """living: programs. stored: those whose rings the next daemon has from the store."""
         self.emitted.clear()
-        self.readers.clear()
+        for key in list(self.readers):
+            self.detach(key)
         self.idle, self.released = [], []
         self.loose |= self.in_memory
         for i in self.instances.values() if SETTINGS not in self.loose else ():

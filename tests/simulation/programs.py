@@ -254,19 +254,21 @@ class EnableWords:
 
 
 class Consumer:
-    """An administrator's program with one consumer: a stream, a perf event that samples or counts, or the
-    plug-in, which is the daemon's own."""
+    """An administrator's program with one consumer: a stream of records or of pages, a perf event that
+    samples or counts, or the plug-in, which is the daemon's own."""
 
     def __init__(self, kind: str, key: int, answers: Answers) -> None:
         self.kind, self.key, self.answers = kind, key, answers
         self.handle = self.lost = 0
         self.name = ""
-        """Its event."""
+        """Its event, or one whose records are in its pages."""
         self.ring: StreamRing | PerfRing | None = None
+        self.seen: set[int] = set()
+        """Numbers of records in its pages."""
 
     def map_ring(self) -> None:
         if self.answers.fds:
-            ring = StreamRing if self.kind == "stream" else PerfRing
+            ring = StreamRing if self.kind in ("stream", "pages") else PerfRing
             self.ring = ring(self.answers.fds[0])
 
     def descriptors(self) -> set[int]:

@@ -129,7 +129,7 @@ class DataRing(Shared):
 
 
 class StreamRing(Shared):
-    """A reader's end: records of one event."""
+    """A reader's end: records of one event, or the pages of an instance."""
 
     def read(self, *, ended: bool) -> tuple[list[int], int, bool]:
         """The numbers of the records; how many were lost since the beginning; whether it was full. ended: the
@@ -144,9 +144,25 @@ class StreamRing(Shared):
             size, kind = struct.unpack_from("<IH", self.memory, at)
             if kind == 0:
                 found.append(self.u64(at + 24 + _COMMON))
+            elif kind == 5:
+                found += _numbers_of(self.memory[at + 24 : at + size])
             tail += size
         self.store(128, tail)
         return found, self.u64(192), is_full
+
+
+def _numbers_of(page: bytes) -> list[int]:
+    """The numbers of the records in a sub-buffer, which has the layout of the kernel's."""
+    found = []
+    at, end = 16, 16 + struct.unpack_from("<I", page, 8)[0] % (1 << 20)
+    while at < end:
+        word, length = struct.unpack_from("<II", page, at)
+        kind = word % 32
+        if kind <= 28:
+            found.append(struct.unpack_from("<Q", page, at + (4 if kind else 8) + _COMMON)[0])
+        size = {0: length, 29: length, 30: 4, 31: 4}.get(kind, 4 * kind)
+        at += 4 + size
+    return found
 
 
 class PerfRing(Shared):

@@ -1162,6 +1162,7 @@ class World:
             return
         for m in self.models:
             m.instances[inst].exact = False
+            m.instances[inst].disturbed = True
         self._tree("read", handle, 200 + size % 400)
         self._tree("close", handle)
 
@@ -1174,6 +1175,7 @@ class World:
         inst, at = self._place(where)
         for m in self.models:
             m.instances[inst].exact = m.instances[inst].spare_exact = False
+            m.instances[inst].disturbed = True
         self._tree("write_file", at + "buffer_size_kb", b"%d" % (8 + 4 * (size % 3)), True)
 
     def _time(self, how: int, *_: int) -> None:
@@ -1467,8 +1469,9 @@ class World:
 
     # Consumers
 
-    def _attach(self, event: int, kind: int, which: int, *_: int) -> None:
-        """A stream or a perf event of one event, by a program of its own."""
+    def _attach(self, event: int, kind: int, which: int, where: int = 0) -> None:
+        """A stream or a perf event of one event, or a stream of an instance's pages, by a program of its
+        own."""
         name, program = self._event_in(event), self._pick(which)
         if program is not None and (command := program.command(event)):  # more often one with records to come
             name = command.split()[0]
@@ -1477,7 +1480,8 @@ class World:
         self._gather()
         self.numbers += 1
         answers = self._connect(self._root, to_tree=True)
-        made = Consumer(("stream", "perf", "count", "freq", "plugin")[kind % 5], self.numbers, answers)
+        kinds = ("stream", "perf", "count", "freq", "plugin", "pages")
+        made = Consumer(kinds[kind % len(kinds)], self.numbers, answers)
         full_name = f"user_events:{name}"
         if made.kind == "plugin" and any(c.kind == "plugin" and c.name == name for c in self.consumers):
             answers.close()
@@ -1485,14 +1489,23 @@ class World:
         made.name = name
         self.consumers.append(made)
         asked: tuple[Any, ...] = "stream_open", {"events": [full_name], "size": STREAM_RING}
-        if made.kind == "plugin":
+        reader, is_taken = partial(Reader, made.kind, name), False
+        if made.kind == "pages":
+            at, _ = self._place(where)
+            self._turn(at, name, "enable", on=True)
+            asked = "stream_open", {"instances": [at], "size": STREAM_RING, "pages": True}
+            reader, is_taken = (
+                partial(Reader, made.kind, NO_EVENT, at),
+                self.models[-1].instances[at].has_pages,
+            )
+        elif made.kind == "plugin":
             asked = "write_file", PLUG_EVENTS, full_name.encode(), False
-        elif made.kind != "stream":
+        elif made.kind != "stream":  # of perf
             of = {"perf": {"sample_period": 1, "data_pages": 1}, "count": {}}
             sampled = of.get(made.kind, {"sample_freq": 1 + event, "data_pages": 1})
             asked = "perf_event_open", {"name": full_name, "read_format": 0x10, **sampled}
-        after = lambda m: m.readers.__setitem__(made.key, Reader(made.kind, name))
-        error, result = self._ask(answers, *asked, after=after)
+        error, result = self._ask(answers, *asked, after=lambda m: m.attach(made.key, reader()))
+        expect("whether another has the pages", error is not None and error[0] == errno.EBUSY, is_taken)
         if error is not None:
             self.reached[f"attach errno {error[0]}"] += 1
             self._drop(made)
@@ -1501,6 +1514,8 @@ class World:
         if made.kind != "plugin":
             made.handle = result[b"handle"]
             made.map_ring()
+        if made.kind == "pages":
+            self._check_consumer(made)  # older records
 
     def _drop(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
@@ -1522,7 +1537,7 @@ class World:
 
     def _emit_to(self, consumer: Consumer, of: int, number: int, how: int, text: bytes) -> None:
         """Records of its event, by any program that has it, or registers it now."""
-        name = self.models[-1].readers[consumer.key].name
+        name = consumer.name
         programs = [program for program in self.programs if program.connected and not program.is_unknown]
         found = [p for p in programs if any(c.split()[0] == name for c in p.commands)]
         if not found and programs:
@@ -1538,6 +1553,9 @@ class World:
 
     def _check_consumer(self, consumer: Consumer, *, ended: bool = False) -> None:
         is_full = False
+        if consumer.kind == "pages":
+            self._check_pages(consumer, ended=ended)
+            return
         if consumer.kind == "stream":
             assert isinstance(consumer.ring, StreamRing)
             numbers, all_lost, is_full = consumer.ring.read(ended=ended)
@@ -1566,13 +1584,39 @@ class World:
         for m in self.models:
             m.readers[consumer.key].due.clear()
 
+    def _check_pages(self, consumer: Consumer, *, ended: bool) -> None:
+        """A page that is not full comes when it is asked for, unless the daemon has ended."""
+        if not ended:
+            self._ask(consumer.answers, "ready", consumer.handle)
+        assert isinstance(consumer.ring, StreamRing)
+        numbers, _, is_full = consumer.ring.read(ended=ended)
+        self._note(f"  pages: {numbers}")
+        self.reached["pages read"] += bool(numbers)
+        if twice := consumer.seen.intersection(numbers):
+            raise Wrong(f"pages have {sorted(twice)} again")
+        consumer.seen.update(numbers)
+        is_all = not (ended or is_full)
+
+        def agrees(m: Model) -> bool:
+            reader = m.readers[consumer.key]
+            instance = m.instances[str(reader.instance)]
+            return reader.accepts_pages(numbers, is_all=is_all and not instance.disturbed)
+
+        due = [m.readers[consumer.key].due for m in self.models]
+        self._keep(agrees, f"pages have {numbers}, must have {due}")
+        for m in self.models:
+            reader = m.readers[consumer.key]
+            reader.due.clear()
+            m.instances[str(reader.instance)].disturbed = not is_all
+
     def _consumers_end(self) -> None:
         """Their daemon has ended: they read the rest."""
         for consumer in self.consumers:
             if all(consumer.key in m.readers for m in self.models):
                 self._check_consumer(consumer, ended=True)
-                self.reached["the rest of a stream"] += consumer.kind == "stream"
-                if consumer.kind == "stream" and not consumer.is_told_the_end():
+                is_stream = consumer.kind in ("stream", "pages")
+                self.reached["the rest of a stream"] += is_stream
+                if is_stream and not consumer.is_told_the_end():
                     raise Wrong("a stream is not told its end")
             consumer.end()
         self.consumers.clear()
@@ -1584,7 +1628,7 @@ class World:
         consumer = self.consumers[which % len(self.consumers)]
         self._pump()  # its end is no operation, before which rings are read
 
-        self._after = after = partial(_and_forget, lambda m: m.readers.pop(consumer.key, None))
+        self._after = after = partial(_and_forget, lambda m: m.detach(consumer.key))
         if consumer.kind == "plugin":
             self._ask(
                 consumer.answers, "write_file", PLUG_EVENTS, f"!user_events:{consumer.name}".encode(), False
