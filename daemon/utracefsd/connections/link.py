@@ -36,6 +36,10 @@ GATHER_DESCRIPTORS = 3
 """Descriptors in one sendmsg(2): those for a client's first requests, the status file's and two of a data
 ring. A client must have space for them, and need not have it for more."""
 
+# Shorter messages in front of a message with descriptors are sent with it, and its descriptors with their
+# first byte: a program's first answers, of which the status file's is not the first.
+_SHORT_BYTES = 1 << 10
+
 # Messages up to this size are joined, so that a response of five bytes costs five bytes. A larger one stays
 # separate: joining it would copy it.
 _BUFFER_BYTES = 32 << 10
@@ -214,8 +218,11 @@ class Link:
         for waiting in self._queue:
             if size >= _GATHER_BYTES or len(gathered) == _GATHER_BUFFERS:
                 break
-            # Appended to messages without descriptors they would arrive long before their own message.
-            if waiting.fds and gathered and not 0 < len(fds) <= GATHER_DESCRIPTORS - len(waiting.fds):
+            # Appended to many bytes without descriptors they would arrive long before their own message.
+            if waiting.fds and (
+                (not fds and size > _SHORT_BYTES)
+                or (gathered and len(fds) + len(waiting.fds) > GATHER_DESCRIPTORS)
+            ):
                 break
             fds += waiting.fds
             gathered.append(memoryview(waiting.data)[waiting.sent :])

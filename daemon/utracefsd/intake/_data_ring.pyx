@@ -114,6 +114,7 @@ cdef class DataRing:
         self.unmarked = {}
         self.marked_at = UINT64_MAX
         self.unknown_from = -1
+        self.known_since = monotonic_ns()
 
     def __dealloc__(self):
         dr_unmap(&self.c.ring)

@@ -3,6 +3,7 @@
     serve                 one daemon until cancelled, inside any trio program
      ├── port, twice      waits for producers or administrators, all on one epoll descriptor; pumps in turns
      ├── rings            asleep until a doorbell rings; then takes in from all data rings in short rounds
+     ├── doorbells        waits for the doorbells
      ├── timers           sleeps until the daemon's next deadline, or until there is one
      └── store            sends queued messages to a service manager that was busy
 
@@ -158,12 +159,17 @@ class Server:
         self._planned_ns: int | None = None
         self._plan_changed = trio.Event()
         self._gathered = trio.Event()
+        self._rang = trio.Event()
+        """A doorbell rang."""
+        self._answered = trio.Event()
+        """Since then all doorbells may ring again."""
         self._note_gathered()
 
     def start(self, nursery: trio.Nursery, store: FdStore | None) -> None:
         nursery.start_soon(self.port, self.daemon.data)
         nursery.start_soon(self.tree)
         nursery.start_soon(self.rings, self.daemon.rings)
+        nursery.start_soon(self.doorbells, self.daemon.rings)
         nursery.start_soon(self.timers)
         if store is not None:
             nursery.start_soon(self.store, store)
@@ -183,7 +189,10 @@ class Server:
         while True:
             more = port.has_more
             collector.look(idle=not more and not self.daemon.rings.intake.is_behind)
-            if not more:
+            # The one place where other tasks run, but for long rounds.
+            if more:
+                await trio.lowlevel.checkpoint()
+            else:
                 await trio.lowlevel.wait_readable(port.fileno())
             try:
                 ready = port.ready()
@@ -201,8 +210,6 @@ class Server:
                     await trio.lowlevel.checkpoint()
                     step_s = time.monotonic()
             self.step_done()  # also without any: a connection was accepted, read or closed
-            if ready:
-                await trio.lowlevel.checkpoint()
 
     async def rings(self, rings: Rings) -> None:
         """Take in the records that producers commit to their data rings.
@@ -213,7 +220,7 @@ class Server:
         """
         while True:
             with trio.move_on_after(GIVE_BACK_S if rings.intake.has_large else math.inf) as sleep:
-                await trio.lowlevel.wait_readable(rings.fileno())
+                await self._rang.wait()
             if sleep.cancelled_caught:
                 self._round(rings)  # gives memory back; producers still ring their doorbells
                 self.step_done()
@@ -221,7 +228,7 @@ class Server:
             rings.want_wakeup(False)
             empty_rounds = 0
             while True:
-                rings.answer_doorbells()
+                self._answer_doorbells(rings)
                 taken = self._round(rings, ROUND_RECORDS)
                 self.step_done()
                 if rings.intake.is_behind:
@@ -238,7 +245,21 @@ class Server:
                     self.step_done()
                     empty_rounds = 0
                 with trio.move_on_after(rings.poll_s):
-                    await trio.lowlevel.wait_readable(rings.fileno())
+                    await self._rang.wait()
+
+    async def doorbells(self, rings: Rings) -> None:
+        """A task of its own: beginning to wait and giving up would be two system calls per round."""
+        while True:
+            await trio.lowlevel.wait_readable(rings.fileno())
+            answered = self._answered = trio.Event()
+            self._rang.set()
+            await answered.wait()
+
+    def _answer_doorbells(self, rings: Rings) -> None:
+        if self._rang.is_set():
+            rings.answer_doorbells()
+            self._rang = trio.Event()
+            self._answered.set()
 
     def _round(self, rings: Rings, budget: int | None = None) -> int:
         try:
