@@ -23,7 +23,8 @@ PATHS = (
     "macro", "pieces", "binding", "spans", "flush", "again", "close", "first", "enabled", "child",
     "child-binding",
 )  # fmt: skip
-UNKNOWN = ("first", "enabled", "child", "child-binding")
+FRESH = ("first", "enabled")
+UNKNOWN = (*FRESH, "child", "child-binding")
 """Until the daemon has the ring of a new process, a kill loses what is in it."""
 
 EVENTS = {
@@ -35,7 +36,8 @@ EVENTS = {
     "c_span_end": "E",
 }
 LINE = re.compile(
-    r"-(\d+) .*: (c_\w+): (?:.*who=\w+ \((\d+)\) i=\w+ \((\d+)\)|.*error=(\d+):(\d+)$)", re.MULTILINE
+    r"-(\d+) +\[(\d+)\] .*: (c_\w+): (?:.*who=\w+ \((\d+)\) i=\w+ \((\d+)\)|.*error=(\d+):(\d+)$)",
+    re.MULTILINE,
 )
 
 SECOND = 1_000_000
@@ -84,31 +86,44 @@ class Played:
         return cls(int(who), offset, int(time), int(handled), int(status), int(flight), processes)
 
 
-Arrived = dict[int, list[tuple[int, str]]]
+Arrived = dict[int, list[tuple[int, int, str]]]
+"""(thread, cpu, record) by `who`, in the order of the trace."""
 
 
 def arrived_in(daemon: DaemonProcess) -> Arrived:
-    """(thread, record) by `who`, in the order of the trace."""
     found: Arrived = {}
     with daemon.tree() as tree:
         text = tree.read_file("trace").decode()
-    for thread, event, who, i, end_who, end_i in LINE.findall(text):
-        found.setdefault(int(who or end_who), []).append((int(thread), EVENTS[event] + (i or end_i)))
+    for thread, cpu, event, who, i, end_who, end_i in LINE.findall(text):
+        record = int(thread), int(cpu), EVENTS[event] + (i or end_i)
+        found.setdefault(int(who or end_who), []).append(record)
     assert sum(map(len, found.values())) == len(re.findall(r": c_\w+: ", text))
     return found
 
 
-def judge(path: str, way: str, injection: str, played: Played, arrived: Arrived, committed: bool) -> None:
-    """committed: whether the record in flight arrives after a kill in this place."""
+def judge_order(records: list[tuple[int, int, str]]) -> None:
+    """Of a cpu: where the daemon gets a ring late, its buffer of another cpu may be ahead (`late events`)."""
+    for context in (range(20), range(20, 30), range(90, 100)):
+        order: dict[int, list[int]] = {}
+        for _, cpu, record in records:
+            if record[0] not in "BE" and int(record[1:]) in context:
+                order.setdefault(cpu, []).append(int(record[1:]))
+        assert all(numbers == sorted(numbers) for numbers in order.values())
+
+
+def judge(
+    path: str, way: str, injection: str, played: Played, arrived: Arrived, committed: bool | None
+) -> None:
+    """committed: whether the record in flight arrives after a kill in this place; None: unknown."""
     own, *children = played.processes
-    came = [
-        record for thread, record in arrived.get(played.who, []) if not children or thread != children[0].pid
-    ]
+    records = arrived.get(played.who, [])
+    own_records = [record for record in records if not children or record[0] != children[0].pid]
+    judge_order(own_records)
+    came = [record for _, _, record in own_records]
     missing = Counter(own.begun) - Counter(came)
     assert not Counter(came) - Counter(own.begun), "a record that was not begun"
-    for context in (range(20), range(20, 30), range(90, 100)):
-        order = [int(one[1:]) for one in came if one[0] not in "BE" and int(one[1:]) in context]
-        assert order == sorted(order)
+    if way == "socket" and path in FRESH and not came:
+        missing.clear()  # the first answer took the daemon longer than an end waits for it, half a second
     in_flight = Counter(own.begun[played.flight - 1 : played.flight] if played.handled else [])
     if injection.startswith("kill") and played.handled:
         assert played.status == 9
@@ -128,13 +143,13 @@ def judge(path: str, way: str, injection: str, played: Played, arrived: Arrived,
         assert not missing and own.lost == 0
     was_reserved = "s29" not in came or not in_flight.keys() - set(came[: came.index("s29")])
     for child in children:
-        came = [record for thread, record in arrived.get(played.who, []) if thread == child.pid]
+        came = [record for thread, _, record in records if thread == child.pid]
         assert not Counter(child.begun) - Counter(came)
         again = Counter(came) - Counter(child.begun)
         assert again <= in_flight
         if injection not in ("fork", "fork-late"):
             assert not again and child.lost == 0
-        elif not was_reserved or (not committed and way == "ring" and path not in UNKNOWN):
+        elif not was_reserved or (committed is False and way == "ring" and path not in UNKNOWN):
             assert again.total() + child.lost == in_flight.total()
         else:
             assert again.total() + child.lost <= 1
@@ -142,15 +157,16 @@ def judge(path: str, way: str, injection: str, played: Played, arrived: Arrived,
 
 def failures(path: str, injection: str, way: str, all_played: list[Played], arrived: Arrived) -> list[str]:
     failed = []
-    committed = False
+    committed = None
     for played in all_played:
         its = "kill" if injection in ("fork", "fork-late") and played.who < SECOND else injection
         try:
             judge(path, way, its, played, arrived, committed)
         except AssertionError as error:
             failed.append(f"{path} {its}: {played}, {arrived.get(played.who)}: {error}")
-        came = [record for _, record in arrived.get(played.who, [])]
-        committed = played.flight > 0 and played.processes[0].begun[played.flight - 1] in came
+        came = [record for _, _, record in arrived.get(played.who, [])]
+        in_flight = played.processes[0].begun[played.flight - 1 : played.flight]
+        committed = in_flight[0] in came if in_flight else None
     return failed
 
 
@@ -177,7 +193,7 @@ def play(
     all_played = [Played.of(line) for line in done.stdout.splitlines()]
     assert len(all_played) > 2
     # Some connections are waiting to be accepted.
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while failed := failures(path, injection, way, all_played, arrived_in(daemon)):
         assert time.monotonic() < deadline, "\n".join(failed)
         time.sleep(0.1)
