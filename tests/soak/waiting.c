@@ -9,8 +9,8 @@
  *     time = running (CLOCK_THREAD_CPUTIME_ID) + ready, without a cpu (schedstat) + blocked
  *
  * An emit has waited if it gave its cpu up (ru_nvcsw); blocked is for how long. A thread that sleeps beside
- * them measures its sleeps in the same way: what a sleep is blocked longer than it asked for is an error of
- * the measurement. */
+ * them measures its sleeps in the same way: how late they are, and what they are blocked longer than they
+ * asked for, an error of the measurement. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -34,13 +34,13 @@
 #define NOTED_NS 250000
 #define SLEEP_NS 1000000
 
-enum kind { STEADY, FIRST_OF_PROGRAM, FIRST_OF_CHILD, NR_KINDS };
+enum kind { STEADY, FIRST_OF_PROGRAM, FIRST_OF_CHILD, SLEEP, NR_KINDS };
 
 typedef _Atomic uint64_t number;
 
 /* The same numbers as in waiting.py. */
 static struct {
-	number stop, crowd, ended, children, sleeps, excess_ns, late_ns, nr_worst;
+	number stop, crowd, ended, children, excess_ns, nr_worst, unused[2];
 	struct counts {
 		number taken, doubtful, lost, refused;
 	} counts[2]; /* of the program, and of its children */
@@ -49,8 +49,6 @@ static struct {
 		number emits, waited;
 		number times[32], blocked[32]; /* by the logarithm; of all emits, of waits */
 	} figures[NR_KINDS];
-	number seen; /* sleeps whose blocked time was found, to a tenth */
-	number unused[25];
 	struct worst {
 		number kind, who, n, time_ns, blocked_ns, switches;
 	} worst[NR_WORST];
@@ -284,16 +282,19 @@ static void *sleep_until_stopped(void *unused)
 {
 	begin_thread();
 	while (!results->stop) {
+		struct figures *figures = &results->figures[SLEEP];
 		struct reading before = begin(), took;
-		uint64_t blocked;
+		uint64_t blocked, excess;
 
 		pause_for(SLEEP_NS);
 		took = since(before);
 		blocked = blocked_ns(took);
-		results->sleeps++;
-		results->seen += took.switches && blocked > SLEEP_NS / 10 * 9;
-		raise_to(&results->late_ns, took.time_ns - SLEEP_NS);
-		raise_to(&results->excess_ns, blocked > SLEEP_NS ? blocked - SLEEP_NS : 0);
+		excess = blocked > SLEEP_NS ? blocked - SLEEP_NS : 0;
+		figures->emits++;
+		figures->waited += took.switches && blocked > SLEEP_NS / 10 * 9;
+		figures->times[logarithm(took.time_ns - SLEEP_NS)]++;
+		figures->blocked[logarithm(excess)]++;
+		raise_to(&results->excess_ns, excess);
 		pause_for(4 * SLEEP_NS);
 	}
 	return unused;

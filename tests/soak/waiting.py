@@ -21,18 +21,17 @@ from tests.soak.honest import FIELDS
 
 FEW = 5
 FIRST_CHILD = 1000
-KINDS = ("steady", "first of a program", "first of a child")
-STEADY, FIRST_OF_PROGRAM, FIRST_OF_CHILD = range(3)
+KINDS = ("steady", "first of a program", "first of a child", "sleeps beside them")
+STEADY, FIRST_OF_PROGRAM, FIRST_OF_CHILD, SLEEP = range(4)
 
 # Places in a program's results, which are u64; the same as in waiting.c.
-STOP, CROWD, ENDED, CHILDREN, SLEEPS, EXCESS_NS, LATE_NS, NR_WORST = range(8)
+STOP, CROWD, ENDED, CHILDREN, EXCESS_NS, NR_WORST = range(6)
 OWN, OF_CHILDREN = 8, 12
 TAKEN, DOUBTFUL, LOST, REFUSED = range(4)
 NEXT = 16
 FIGURES, FIGURES_EACH = 32, 66
 EMITS, WAITED, TIMES, BLOCKED = 0, 1, 2, 34
-SEEN = 230
-WORST, WORST_EACH, MOST_WORST = 256, 6, 64
+WORST, WORST_EACH, MOST_WORST = FIGURES + FIGURES_EACH * len(KINDS), 6, 64
 NUMBERS = WORST + WORST_EACH * MOST_WORST
 
 _NOTED_NS = 250_000

@@ -49,7 +49,6 @@ from tests.soak.waiting import (
     FIGURES_EACH,
     FIRST_CHILD,
     KINDS,
-    LATE_NS,
     LOST,
     MOST_WORST,
     NEXT,
@@ -58,8 +57,7 @@ from tests.soak.waiting import (
     OF_CHILDREN,
     OWN,
     REFUSED,
-    SEEN,
-    SLEEPS,
+    SLEEP,
     STOP,
     TAKEN,
     TIMES,
@@ -129,15 +127,15 @@ def _compile(folder: Path) -> Path:
 
 
 def _histogram(figures: Counter[int]) -> list[str]:
-    """How many emits took how long, and were blocked how long, by kind."""
-    columns = [
-        (kind, name, at) for kind in range(len(KINDS)) for name, at in (("all", TIMES), ("blocked", BLOCKED))
-    ]
-    lines = ["  emits below     " + "".join(f"{KINDS[kind] + ', ' + name:>28}" for kind, name, _ in columns)]
+    """How many emits took how long, and were blocked how long, by kind; how late sleeps were, and errors of
+    their measurement."""
+    columns = [FIGURES + kind * FIGURES_EACH + at for kind in range(len(KINDS)) for at in (TIMES, BLOCKED)]
+    lines = ["  below     " + "".join(f"{name:>20}{'blocked':>10}" for name in KINDS)]
     for i in range(32):
-        row = [figures[FIGURES + kind * FIGURES_EACH + at + i] for kind, _, at in columns]
+        row = [figures[at + i] for at in columns]
         if any(row):
-            lines.append(f"  {2 ** (i + 1) / 1000:>12.3f} us" + "".join(f"{count:>28}" for count in row))
+            cells = "".join(f"{count:>{10 if n % 2 else 20}}" for n, count in enumerate(row))
+            lines.append(f"{2 ** (i + 1) // 1000:>9} us{cells}" if i > 9 else f"{2 ** (i + 1):>9} ns{cells}")
     return lines
 
 
@@ -407,22 +405,19 @@ class _Epoch:
             )
 
     def _judge_waits(self) -> None:
-        counts = self.report.counts
-        each = [program.numbers for program in self.programs]
-        sleeps, seen = (sum(numbers[at] for numbers in each) for at in (SLEEPS, SEEN))
-        if seen < 0.99 * sleeps:
-            raise RuntimeError(f"the measurement finds {seen} of {sleeps} sleeps")
-        counts["sleeps beside emits"] += sleeps
-        excess_ns, late_ns = (max(numbers[at] for numbers in each) for at in (EXCESS_NS, LATE_NS))
-        self._note_longest("latest of these sleeps, us", late_ns)
-        self._note_longest("largest error of their measurement, us", excess_ns)
+        figures: Counter[int] = Counter()
         for program in self.programs:
-            for at in range(FIGURES, SEEN):
-                self.figures[at] += program.numbers[at]
-            for kind, name in enumerate(KINDS):
-                figures = FIGURES + kind * FIGURES_EACH
-                counts[f"emits, {name}"] += program.numbers[figures + EMITS]
-                counts[f"emits that waited, {name}"] += program.numbers[figures + WAITED]
+            figures.update({at: program.numbers[at] for at in range(FIGURES, WORST)})
+        self.figures.update(figures)
+        for kind, name in enumerate(KINDS):
+            at = FIGURES + kind * FIGURES_EACH
+            self.report.counts[f"measured, {name}"] += figures[at + EMITS]
+            self.report.counts[f"waited, {name}"] += figures[at + WAITED]
+            if kind == SLEEP and figures[at + WAITED] < 0.99 * figures[at + EMITS]:
+                raise RuntimeError(f"only {figures[at + WAITED]} of {figures[at + EMITS]} sleeps were seen")
+        excess_ns = max(program.numbers[EXCESS_NS] for program in self.programs)
+        self._note_longest("largest error of a sleep, us", excess_ns)
+        for program in self.programs:
             for emit in program.long_waits():
                 self._note_longest(f"longest wait of an emit, {KINDS[emit.kind]}, us", emit.blocked_ns)
                 text = f"{emit}; sleeps beside it had an error of {excess_ns} ns\n{self._context()}"

@@ -102,7 +102,8 @@ def arrived_in(daemon: DaemonProcess) -> Arrived:
 
 
 def judge_order(records: list[tuple[int, int, str]]) -> None:
-    """Of a cpu: where the daemon gets a ring late, its buffer of another cpu may be ahead (`late events`)."""
+    """Judges each cpu alone: if the daemon gets a ring late, another cpu's buffer may be ahead (`late
+    events`)."""
     for context in (range(20), range(20, 30), range(90, 100)):
         order: dict[int, list[int]] = {}
         for _, cpu, record in records:

@@ -37,7 +37,7 @@ class TestFloods:
     """Waiting requests of hostile programs; counted in those carried out in one operation on the tree."""
 
     def many(self, around: Around, cost_ns: int, connections: int = 200, requests: int = 1000) -> list[int]:
-        """Connections with so many requests each, of this cost; returns how many were carried out for each."""
+        """Connections with so many requests each, of this cost; returns how many of each were carried out."""
         clients = [around.connect() for _ in range(connections)]
         while len(around.port) < connections:
             around.turn()
