@@ -26,7 +26,6 @@ import errno
 import functools
 import itertools
 import os
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +60,7 @@ from utracefsd.machine.faults import Faults
 from utracefsd.machine.kept_file import UnreadableError
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.procfs import (
+    cpu_time_ms,
     free_memory_kb,
     is_running,
     make_comm_table,
@@ -140,7 +140,7 @@ class Daemon:
         status_path: str | os.PathLike[str],
         state_folder: str | os.PathLike[str],
         max_descriptors: int = 1 << 20,
-        store: DescriptorStore | None = None,
+        store: DescriptorStore,
         stored: Sequence[int] = (),
     ) -> None:
         self.now_ns = now_ns
@@ -156,7 +156,7 @@ class Daemon:
             in_all={
                 Resource.DESCRIPTORS: max_descriptors,
                 Resource.EVENTS: room - room // 16,
-                Resource.STORED_RINGS: 0 if store is None else store.limit,
+                Resource.STORED_RINGS: store.limit,
             }
         )
         self.faults = Faults()
@@ -191,19 +191,11 @@ class Daemon:
         self.perf = PerfEvents(self.table, now_ns, nr_cpus, names)
         self.streams = Streams(self.table, instances=self.instances, nr_cpus=nr_cpus, names=names)
         known = None if former is None else former.rings
-        self.rings = Rings(nr_cpus, self, journal, known, store, stored)
+        self.rings = Rings(nr_cpus, self, store, journal, known, stored)
         self.streams.on_lossless = self.rings.look_at_waits
         # The log begins when all that was taken over is in place; until then nothing may be recorded.
-        self.state = State(
-            self._folder,
-            self.table,
-            self.instances,
-            self.comms,
-            self.rings,
-            journal.fired,
-            log_file,
-            self._restarts,
-        )
+        parts = self.table, self.instances, self.comms, self.rings
+        self.state = State(self._folder, *parts, journal.fired, log_file, self._restarts)
         if self._took_over:
             daemon_log("events-taken-over", events=len(events))
         self.plugins = Plugins(self.table, now_ns, Installed(options.plugins), options.plugin_options or {})
@@ -514,7 +506,7 @@ class Daemon:
             f"pid: {os.getpid()}\n",
             f"started, ms since 1970: {self._started_ms}\n",
             f"restarts that took over the state: {self._restarts}\n",
-            f"cpu time, in ms: {time.process_time_ns() // 1_000_000}\n",
+            f"cpu time, in ms: {cpu_time_ms()}\n",
             f"resident memory, in bytes: {resident_bytes()}\n",
             f"memory of the state's files, in bytes: {self._folder.used_bytes()}\n",
             f"free for the state's files, in bytes: {self._folder.free_bytes()}\n",

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgpack
 
+from tests.daemon.connections.program import NO_STORE
 from tests.daemon.record_path import write as write_record
 from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.events.event import CommandString, Event
@@ -50,6 +51,7 @@ def daemon_in(folder: Path, clock: Clock | None = None, **options: Any) -> Daemo
         now_ns=clock or time.monotonic_ns,
         status_path=folder / "user_events_status",
         state_folder=folder,
+        store=NO_STORE,
     )
 
 

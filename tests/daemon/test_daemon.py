@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import msgpack
 import pytest
 
+from tests.daemon.connections.program import NO_STORE
 from tests.daemon.restarting import logged, one_cpu
 from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import encode_request
@@ -44,6 +45,7 @@ class Around:
             started_ms=time.time_ns() // 1_000_000,
             status_path=folder / "user_events_status",
             state_folder=folder,
+            store=NO_STORE,
         )
         self.clients: list[socket.socket] = []
 

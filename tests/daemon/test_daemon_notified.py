@@ -17,6 +17,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from tests.daemon.connections.program import NO_STORE
 from utracefs_protocol.connection import encode_notification, encode_request
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon, DaemonOptions
@@ -72,6 +73,7 @@ class Around:
             now_ns=lambda: self.now_ns,
             status_path=folder / "user_events_status",
             state_folder=folder,
+            store=NO_STORE,
         )
         self.clients: list[Client] = []
         self.closed = False

@@ -106,7 +106,7 @@ TRACEFS = Rules(
 
 
 OF_A_CONNECTION = (Resource.CONNECTIONS, Resource.DESCRIPTORS)
-"""What its user needs one of for a connection."""
+"""A connection takes one of each from its user."""
 
 
 @attrs.define(eq=False)

@@ -89,7 +89,7 @@ class Acceptor:
     _reserve: int | None = attrs.Factory(lambda: os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
 
     def listen(self, sock: socket.socket) -> None:
-        """Accept from `sock`, which already listens; the caller closes it after this."""
+        """Accept from `sock`, which already listens; the caller closes it after the port."""
         sock.setblocking(False)
         self._listener = sock
         self.fd = sock.fileno()

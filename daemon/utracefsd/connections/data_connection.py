@@ -20,9 +20,9 @@ event in it until it closes.
 **Order.** Messages are carried out in order of arrival, so a record may use the write_index of a registration
 in the same packet, and everything before an invalid byte is carried out.
 
-**Refused records** are reported in `write_error` notifications, by errno and write_index: the first at once, then at
-most one a second, the largest count first. Those in a data ring are seen with the next bytes that come over
-the socket (a `sync`). `next_timer_ns` says when the next is due.
+**Refused records** are reported in `write_error` notifications, by errno and write_index: the first at once,
+then at most one a second, the largest count first. Those in a data ring are seen with the next bytes that
+come over the socket (a `sync`). `next_timer_ns` says when the next is due.
 
 **Descriptors** arrive with some bytes of the stream, beside the first byte of their request. A request uses
 descriptors that came with or before its first byte and after the last byte of the message before the packet;
@@ -324,7 +324,7 @@ class DataConnection:
 
     def _drop_references(self, now_ns: int) -> None:
         self._rings.ended(self.index_table)
-        self.index_table = IndexTable()  # its ring may go on with the other one
+        self.index_table = IndexTable()  # a ring that is left keeps the other one
         room, self._room = self._room, 0
         self.table.shares.drop(Resource.REGISTRATIONS, self.peer.share, room)
         events, self._write_index_of = self._write_index_of, {}

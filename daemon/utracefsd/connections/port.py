@@ -143,8 +143,8 @@ class Port:
         self._by_connection: dict[Connection, AcceptedConnection] = {}
         self._ending: set[AcceptedConnection] = set()
         self._stalled: dict[AcceptedConnection, int] = {}
-        """Connections that are not read, and when to look at each; all have the same interval, so the first is
-        due first."""
+        """Connections that are not read, and when to look at each; all have the same interval, so the first
+        is due first."""
         self._unfinished: dict[AcceptedConnection, None] = {}
         """Connections with `answers`, in the order in which they are served."""
         self._speaking: set[AcceptedConnection] = set()
@@ -172,10 +172,6 @@ class Port:
     def heaviest(self) -> list[tuple[int, int]]:
         """(user, nanoseconds) of the users with the most recent service time."""
         return self._scheduler.heaviest(self._now_ns())
-
-    def listen(self, sock: socket.socket) -> None:
-        """Accept from `sock`, which already listens; the caller closes it after this port."""
-        self.acceptor.listen(sock)
 
     def add(self, sock: socket.socket) -> AcceptedConnection | None:
         """A new connection; None, after sending EMFILE and closing `sock`, when there are too many."""
@@ -224,13 +220,12 @@ class Port:
         ready = [accepted for accepted in found if not self._paused(accepted)]
         return self._scheduler.in_order(ready, self._now_ns()) if len(ready) > 1 else ready
 
-    def pump(self, accepted: AcceptedConnection, budget_bytes: int = TURN_BYTES) -> None:
-        """Serve it: take in what has arrived, at most `budget_bytes` and for its time; closes the connection
-        when its end is read."""
-        self._pump(accepted, budget_bytes, self._now_ns() + self._rules.turn_ns)
-
-    def _pump(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> int:
-        """Returns how many of the bytes are left for lack of time; 0: done."""
+    def pump(
+        self, accepted: AcceptedConnection, budget_bytes: int = TURN_BYTES, until_ns: int | None = None
+    ) -> int:
+        """Serve it: take in what has arrived, at most `budget_bytes` and until then, else for its time;
+        closes the connection when its end is read. Returns how many bytes are left for lack of time."""
+        until_ns = until_ns or self._now_ns() + self._rules.turn_ns
         return self._turn(accepted, functools.partial(self._serve, accepted, budget_bytes, until_ns))
 
     def _turn(self, accepted: AcceptedConnection, serve: Callable[[], int]) -> int:
@@ -319,10 +314,6 @@ class Port:
         finally:
             self._taking_in = False
 
-    def accept_last(self) -> None:
-        """Before the listening socket closes: take off its queue what has arrived, for `take_in_last`."""
-        self.acceptor.take(self._now_ns)
-
     def take_in_last(self) -> None:
         """Before `close`: take in what has arrived, for LAST_RECORDS_NS. No more can: peers keep it for the
         next daemon. Only the bytes are read, not the end, which would drop a connection's events. Programs
@@ -367,7 +358,7 @@ class Port:
             slice_ends_ns = now_ns + SLICE_NS
             if slices > FEW:
                 slice_ends_ns = min(slice_ends_ns, until_ns)
-            left[accepted] = self._pump(accepted, left[accepted], slice_ends_ns)
+            left[accepted] = self.pump(accepted, left[accepted], slice_ends_ns)
             if left[accepted]:
                 waiting.append(accepted)
         return waiting
@@ -464,8 +455,8 @@ class Port:
     def _look_at_stalled(self, now_ns: int) -> None:
         """End connections that are not read if descriptors are in the data that they have sent.
 
-        epoll reports their hangup all the same. It never comes when the only descriptor of the peer's end is in
-        a message (SCM_RIGHTS) that lies unread in the connection itself: nobody else has that end, and the
+        epoll reports their hangup all the same. It never comes when the only descriptor of the peer's end is
+        in a message (SCM_RIGHTS) that lies unread in the connection itself: nobody else has that end, and the
         kernel frees only messages that nobody can receive. Two connections may hold each other's ends, so it
         does not matter what a descriptor refers to.
         """

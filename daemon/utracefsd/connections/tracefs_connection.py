@@ -272,9 +272,8 @@ class TracefsConnection:
             if isinstance(result, _Waiting):
                 self._wait(result, request.msgid)
                 return
-            if isinstance(result, _WithDescriptor):
-                fds = result.fds
-                result = result.result
+            if isinstance(result, tuple):
+                result, fds = result
             if isinstance(result, Iterator):  # a bin object that may be large
                 pieces = []
                 for piece in result:
@@ -305,7 +304,7 @@ class TracefsConnection:
         else:
             self._delayed.append((change, replies))
 
-    # Methods. Each takes the message of that name and returns the result.
+    # Methods. Each takes the message of that name and returns the result, some with descriptors.
 
     def _list_dir(self, message: messages.ListDir) -> list[list[str | bytes | int]]:
         if message.modes:
@@ -384,13 +383,13 @@ class TracefsConnection:
         self._numbers[next(kind for kind in _MOST if isinstance(opened, kind))] -= 1
         opened.close()
 
-    def _perf_event_open(self, attr: messages.PerfAttr) -> _WithDescriptor:
+    def _perf_event_open(self, attr: messages.PerfAttr) -> tuple[Any, tuple[int, ...]]:
         self._check_room(PerfEvent)
         number = self._services.new_handle()
         event = self._services.perf.open(attr, handle=number)
         fd = event.descriptor()
         self._add(PerfEvent, event, number)
-        return _WithDescriptor(messages.PerfOpened(number).to_wire(), (fd,) if fd >= 0 else ())
+        return messages.PerfOpened(number).to_wire(), (fd,) if fd >= 0 else ()
 
     def _perf_ioctl(self, message: messages.PerfIoctl) -> Any:
         opened = self._handle(message.handle)
@@ -398,7 +397,7 @@ class TracefsConnection:
             raise TraceError(errno.ENOTTY, f"handle {message.handle} is no perf event")
         return opened.ioctl(message.name, message.arg)
 
-    def _stream_open(self, attr: messages.StreamAttr) -> _WithDescriptor:
+    def _stream_open(self, attr: messages.StreamAttr) -> tuple[Any, tuple[int, ...]]:
         self._check_room(OpenStream)
         number = self._services.new_handle()
         stream = self._services.streams.open(attr, handle=number, uid=self._opened_by.uid)
@@ -409,7 +408,7 @@ class TracefsConnection:
             stream.close()
             raise
         self._add(OpenStream, stream, number)
-        return _WithDescriptor({**messages.StreamOpened(number).to_wire(), **counts}, fds)
+        return {**messages.StreamOpened(number).to_wire(), **counts}, fds
 
     def _stream_missed(self, message: messages.GetMissed) -> Any:
         stream = self._handles.get(message.handle)
@@ -457,12 +456,6 @@ _MOST: dict[type, tuple[int, str]] = {
     OpenStream: (MAX_STREAMS, "streams"),
 }
 """How many of each a connection may have."""
-
-
-@attrs.frozen
-class _WithDescriptor:
-    result: Any
-    fds: tuple[int, ...]
 
 
 def _not_open(number: int) -> TraceError:

@@ -30,16 +30,14 @@ import fcntl
 import os
 
 cimport cython
-from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport UINT64_MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from posix.unistd cimport close as close_fd
 
 from utracefs_protocol.memory cimport resized
 from utracefs_protocol.pages.data_ring cimport *
-from utracefsd.consumers.ftrace.event._sink cimport FtraceProbe, FtraceSink
-from utracefsd.events._tracepoint cimport Probe, Tracepoint
-from utracefsd.intake._writers cimport Writers
+from utracefsd.consumers.ftrace.event._sink cimport FtraceSink
 
 from utracefsd.machine._machine import monotonic_ns
 from utracefsd.machine.closing import close_foreign

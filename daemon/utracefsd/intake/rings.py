@@ -1,8 +1,8 @@
 """The data rings of all producers: adopting them, their limits, their doorbells, and the intake.
 
-There is one `Rings` per daemon. It adopts rings that programs make, or have from before a restart; it counts
-the memory of each user's rings, and adds all doorbells to one epoll(7) descriptor on which the edge waits. The
-record path itself is compiled (`_intake`).
+There is one `Rings` per daemon. It adopts the rings of programs; it counts the memory of each user's rings,
+and adds all doorbells to one epoll(7) descriptor on which the edge waits. The record path itself is compiled
+(`_intake`).
 
 Use by the edge (server/serve.py):
 
@@ -129,24 +129,15 @@ class RingServices(Protocol):
         """A ring with these events is lost: 1; it comes back later: -1."""
 
 
-class NoStore:
-    limit = 0
-
-    def keep(self, name: str, fd: int) -> bool:
-        return False
-
-    def drop(self, name: str) -> None:
-        pass
-
-
-_DESCRIPTORS_OF_A_RING = 2
-
 _CORRUPT = "the memory of the data ring is invalid"
 
 
-def _counted(size: int) -> int:
-    """Bytes that count in a user's share."""
-    return max(size // _COUNTED_PART, MIN_DATA_RING)
+def _needs(size: int) -> list[tuple[Resource, int]]:
+    """Amounts that count in its user's share."""
+    return [
+        (Resource.RING_BYTES, max(size // _COUNTED_PART, MIN_DATA_RING)),
+        (Resource.DESCRIPTORS, 2),
+    ]
 
 
 def _ignore(*_: object) -> None:
@@ -171,7 +162,7 @@ class KnownRing:
 
     The journal has how far a ring was consumed. This has its process, and the meaning of its records: the
     events of its write_index table. With it the next daemon waits for rings that may come back before it
-    merges any (`Rings.gathering`), and reads a ring that the service manager kept after its program had ended.
+    merges any (`Rings.gathering`), and reads a ring that the service manager kept after its program's end.
     """
 
     pid: int
@@ -224,9 +215,9 @@ class Rings:
         self,
         nr_cpus: int,
         services: RingServices,
+        store: DescriptorStore,
         journal: Journal | None = None,
         known: Mapping[Key, KnownRing] | None = None,
-        store: DescriptorStore | None = None,
         stored: Iterable[int] = (),
     ) -> None:
         begin()
@@ -237,7 +228,7 @@ class Rings:
         """Called with each ring that is given up, or no longer waited for."""
         self._awaited = dict(known or {})
         self._services = services
-        self._store = NoStore() if store is None else store
+        self._store = store
         self._unstored: dict[int, dict[_Owned, None]] = {}
         """By user: rings without a place in the store; no entry is empty."""
         self._missing: dict[Key, KnownRing] = {}
@@ -400,7 +391,8 @@ class Rings:
         if other is not None and other not in self._orphans:
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
         if other is None or other.share != peer.share:
-            self._check_shares(peer, ring.size)
+            for resource, amount in _needs(ring.size):
+                self._shares.check(resource, peer.share, amount, privileged=peer.privileged)
         ring.is_early = early
         self._watch(ring)
         if other is not None:
@@ -490,8 +482,8 @@ class Rings:
             self.ended(ring.table)
         if ring.doorbell >= 0:
             self._epoll.unregister(ring.doorbell)
-        self._shares.drop(Resource.RING_BYTES, owned.share, _counted(ring.size))
-        self._shares.drop(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
+        for resource, amount in _needs(ring.size):
+            self._shares.drop(resource, owned.share, amount)
 
     def _end_corrupt_orphan(self, owned: _Owned) -> None:
         daemon_log("ring-corrupt", pid=owned.ring.pid, reason=_CORRUPT)
@@ -636,13 +628,6 @@ class Rings:
     def _known(self, owned: _Owned) -> KnownRing:
         return KnownRing(owned.ring.pid, owned.start_time, owned.uid, owned.ring.table.event_ids())
 
-    def _check_shares(self, peer: Peer, size: int) -> None:
-        for resource, amount in (
-            (Resource.RING_BYTES, _counted(size)),
-            (Resource.DESCRIPTORS, _DESCRIPTORS_OF_A_RING),
-        ):
-            self._shares.check(resource, peer.share, amount, privileged=peer.privileged)
-
     def _watch(self, ring: DataRing) -> None:
         """From now on its doorbell wakes the edge.
 
@@ -709,8 +694,8 @@ class Rings:
         ring.set_wait(self._services.wait_us(owned.uid))
         ring.set_behind(owned.share in self._behind)
         self._owned[ring] = self._by_key[owned.key] = owned
-        self._shares.add(Resource.RING_BYTES, owned.share, _counted(ring.size))
-        self._shares.add(Resource.DESCRIPTORS, owned.share, _DESCRIPTORS_OF_A_RING)
+        for resource, amount in _needs(ring.size):
+            self._shares.add(resource, owned.share, amount)
         if owned.key not in self._awaited:
             self.on_kept(owned.key, self._known(owned))
         ring.want_wakeup(self._asleep)

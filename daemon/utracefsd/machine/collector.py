@@ -20,8 +20,8 @@ _NEVER = 1 << 30
 
 
 def take_over() -> None:
-    """From now on `look` decides, until this process ends. Objects that exist now are never visited again: the
-    modules' 60,000 objects stay anyway."""
+    """From now on `look` decides, until this process ends. Objects that exist now are never visited again:
+    the modules' 60,000 objects stay anyway."""
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], _NEVER)
 

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import resource
 import sys
 from pathlib import Path
 
@@ -117,6 +118,12 @@ def resident_bytes() -> int:
         return int(_read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def cpu_time_ms() -> int:
+    """Time that this process has used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return int(1000 * (used.ru_utime + used.ru_stime))
 
 
 _CLOCKSOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")

@@ -93,14 +93,14 @@ async def serve(
     directory), EINVAL (no such group), ENOENT (no such plug-in); OSError.
     """
     place, options = runtime.locate(directory), DaemonOptions(**chosen)
+    store = store or FdStore(sd_notify.Notifier(None, None))
     group, tracefs_group = options.group, options.tracefs_group
     data_gid = group_id(DEFAULT_GROUP, required=False) if group is None else group_id(group, required=True)
     tracefs_gid = None if tracefs_group is None else group_id(tracefs_group, required=True)
     sockets, stored = take_stored(listen_fds)
     given = given_sockets(sockets)
     async with contextlib.AsyncExitStack() as stack:
-        if store is not None:
-            stack.callback(store.close)
+        stack.callback(store.close)
         for sock in given.values():
             stack.callback(sock.close)
         # The lock makes this the only daemon here: what is removed below belongs to none.
@@ -126,10 +126,11 @@ async def serve(
             given.get(path.name) or stack.enter_context(listening(path, gid))
             for path, gid in ((place.data_socket, data_gid), (place.tracefs_socket, tracefs_gid))
         ]
-        daemon.data.listen(listeners[0])
-        daemon.tracefs.listen(listeners[1])
+        daemon.data.acceptor.listen(listeners[0])
+        daemon.tracefs.acceptor.listen(listeners[1])
         daemon.listens()
-        stack.callback(daemon.data.accept_last)
+        # Last it takes off the queue all that has arrived, for `take_in_last`.
+        stack.callback(daemon.data.acceptor.take, daemon.now_ns)
         async with trio.open_nursery() as nursery:
             Server(daemon).start(nursery, store)
             daemon_log("listening", directory=place.directory, status_file=place.status_file)
@@ -165,14 +166,13 @@ class Server:
         """Since then all doorbells may ring again."""
         self._note_gathered()
 
-    def start(self, nursery: trio.Nursery, store: FdStore | None) -> None:
+    def start(self, nursery: trio.Nursery, store: FdStore) -> None:
         nursery.start_soon(self.port, self.daemon.data)
         nursery.start_soon(self.tree)
         nursery.start_soon(self.rings, self.daemon.rings)
         nursery.start_soon(self.doorbells, self.daemon.rings)
         nursery.start_soon(self.timers)
-        if store is not None:
-            nursery.start_soon(self.store, store)
+        nursery.start_soon(self.store, store)
 
     def _note_gathered(self) -> None:
         if not self.daemon.gathering:

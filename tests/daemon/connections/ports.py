@@ -88,7 +88,7 @@ class Around:
             faults=self.faults,
             **options,
         )
-        self.port.listen(self.listener)
+        self.port.acceptor.listen(self.listener)
 
     def _look(self) -> int:
         self.now_ns += self.look_ns

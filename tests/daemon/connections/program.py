@@ -28,11 +28,16 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake._writers import AllWriters
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Shares
+from utracefsd.server.fd_store import FdStore
+from utracefsd.server.sd_notify import Notifier
 
 SECOND_NS = 1_000_000_000
 PAGE = mmap.PAGESIZE
 ROOT = Peer(100, 0, 0, privileged=True)
 PLAIN = Peer(200, 1000, 1000, privileged=False)
+
+
+NO_STORE = FdStore(Notifier(None, None))
 
 
 class FakeRingServices:

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 
 from tests.daemon.connections.program import (
+    NO_STORE,
     PLAIN,
     ROOT,
     Client,
@@ -147,7 +148,7 @@ def test_an_early_ring_waits_for_no_event_beyond_the_users_share(
     """Nor do other rings, after a restart."""
     monkeypatch.setattr(data_connection, "REGISTRATIONS_AT_ONCE", 1)
     table.shares.most[Resource.REGISTRATIONS] = 1
-    rings = Rings(2, FakeRingServices(shares=table.shares))
+    rings = Rings(2, FakeRingServices(shares=table.shares), NO_STORE)
     client = Client(table, PLAIN, rings=rings)
     client.hand_over_ring()
     ring = client.connection._ring
@@ -170,7 +171,7 @@ def test_an_early_ring_waits_for_no_event_beyond_the_users_share(
 
 def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may sync a thousand times in a packet, and there may be a thousand rings."""
-    rings = Rings(2, FakeRingServices(shares=table.shares))
+    rings = Rings(2, FakeRingServices(shares=table.shares), NO_STORE)
     client = Client(table, rings=rings)
     client.hand_over_ring()
     taken: list[None] = []
@@ -196,7 +197,7 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
 ) -> None:
     """Records in the ring have reached no consumer before that."""
     services = FakeRingServices(is_running=lambda pid, start: True)
-    rings = Rings(1, services, known={(0, 0): KnownRing(4711, 1, 0, [])})
+    rings = Rings(1, services, NO_STORE, known={(0, 0): KnownRing(4711, 1, 0, [])})
     client = Client(table, ROOT, rings=rings, hand_over=lambda: flushed.append(1))
     flushed: list[int] = []
     client.reg("test u32 a")

@@ -36,7 +36,7 @@ class TestScheduling:
             client = around.connect()
             client.sendall(b"last words")
             client.close()
-        around.port.accept_last()
+        around.port.acceptor.take(lambda: around.now_ns)
         around.listener.close()
         around.port.take_in_last()
         assert [made.data for made in around.made] == [b"last words"] * (FEW + 1)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.daemon.connections.program import FakeRingServices
+from tests.daemon.connections.program import NO_STORE, FakeRingServices
 from tests.daemon.intake.producing import adopt_new, copies, new_ring
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MIN_DATA_RING
@@ -48,7 +48,7 @@ def test_256_processes_of_a_user_have_the_default_ring(bells: Bells) -> None:
 def test_a_counter_that_jumps_is_believed_while_the_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
     trusted = True
     monkeypatch.setattr("utracefsd.machine.procfs.tsc_is_trusted", lambda: trusted)
-    rings = Rings(2, FakeRingServices())
+    rings = Rings(2, FakeRingServices(), NO_STORE)
     peer = Peer(pid=os.getpid(), uid=os.getuid(), gid=os.getgid(), privileged=True)
     ring = adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None)
     with mmap.mmap(ring.fd, 4096) as memory:
@@ -74,7 +74,7 @@ class Bells:
     """Rings without a daemon, and whether the edge would wake."""
 
     def __init__(self) -> None:
-        self.rings = Rings(2, FakeRingServices())
+        self.rings = Rings(2, FakeRingServices(), NO_STORE)
         self.peer = Peer.from_credentials(os.getpid(), os.getuid(), os.getgid(), owner_uid=os.getuid())
 
     def woken(self) -> bool:
@@ -165,7 +165,7 @@ def test_what_is_no_memory_file_is_not_looked_at(bells: Bells, monkeypatch: pyte
 
 
 def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
-    rings = Rings(2, FakeRingServices())
+    rings = Rings(2, FakeRingServices(), NO_STORE)
     users = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1000, 1001)]
     one, two, other = [adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None) for peer in users]
     assert one.writers.lookups is two.writers.lookups is not other.writers.lookups
@@ -175,7 +175,7 @@ def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
 def test_memory_that_is_given_back_while_the_ring_is_adopted_is_not_used_before() -> None:
     """A thread that gets no cpu may punch it later, with what the producer wrote there."""
     services = FakeRingServices(acquire_events=lambda ids: IndexTable(), is_running=lambda pid, start: True)
-    rings = Rings(2, services, known={(0, 0): KnownRing(4711, 1, 0, [])})
+    rings = Rings(2, services, NO_STORE, known={(0, 0): KnownRing(4711, 1, 0, [])})
     peer = Peer(pid=os.getpid(), uid=1000, gid=1000, privileged=False)
     ring = adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None)
     memory, doorbell = os.dup(ring.fd), os.dup(ring.doorbell)
@@ -202,7 +202,7 @@ def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -
     services = FakeRingServices(
         shares=shares, is_running=lambda pid, start: True, acquire_events=lambda ids: IndexTable()
     )
-    rings = Rings(2, services, known={(0, 0): KnownRing(4711, 1, 0, [])})
+    rings = Rings(2, services, NO_STORE, known={(0, 0): KnownRing(4711, 1, 0, [])})
     first, second = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1001)]
     other = adopt_new(rings, IndexTable(), second, SIZE, lambda error: None)
     ring = adopt_new(rings, IndexTable(), first, SIZE, lambda error: None)

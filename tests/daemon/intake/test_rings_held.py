@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.daemon.connections.program import FakeRingServices
+from tests.daemon.connections.program import NO_STORE, FakeRingServices
 from tests.daemon.intake.producing import COMMITTED, DATA, HEAD, adopt_new, copies, new_ring
 from tests.daemon.record_path import tracepoint
 from utracefs_protocol.errors import TraceError
@@ -296,7 +296,7 @@ STEPS = (
 def test_places_in_the_store_are_shared_out() -> None:
     """One user takes half of them at most, and a ring without a place gets the next free one."""
     shares, store = Shares(in_all={Resource.STORED_RINGS: PLACES}), Store()
-    rings = Rings(1, FakeRingServices(shares=shares), store=store)
+    rings = Rings(1, FakeRingServices(shares=shares), store)
 
     def create(uid: int, number: int) -> list[DataRing]:
         return [adopt_new(rings, IndexTable(), peer_of(uid), SIZE, lambda error: None) for _ in range(number)]
@@ -325,7 +325,7 @@ def test_a_ring_that_does_not_come_back_is_reported() -> None:
     forged = new_ring(IndexTable(), pid=7)
     told: list[tuple[Sequence[int], int]] = []
     services = FakeRingServices(ring_gone=lambda ids, n: told.append((ids, n)))
-    rings = Rings(1, services, known={forged.key: KnownRing(7, 1, 1000, [20])})
+    rings = Rings(1, services, NO_STORE, known={forged.key: KnownRing(7, 1, 1000, [20])})
     assert told == [([20], 1)]
     assert rings.nr_missing == 1
     rings.adopt(IndexTable(), peer_of(1000), *copies(forged.fd, forged.doorbell), lambda error: None)

@@ -60,8 +60,8 @@ cdef class PerfProbe(Probe):
     enabled: While False, every record counts as filtered; the status bit stays.
     sample_period: Records per sample; 0: count only. Settable (ioctl PERIOD).
     sample_freq: Desired samples per second, reached by adapting the period; 0: fixed period. Settable.
-    fd: memfd of the ring (sealed against resizing), owned by the probe until it is taken, metadata page first;
-        -1 without ring. Its data pages get memory as samples come, since most of thousands of events
+    fd: memfd of the ring (sealed against resizing), owned by the probe until it is taken, metadata page
+        first; -1 without ring. Its data pages get memory as samples come, since most of thousands of events
         never have one.
     """
 
@@ -88,8 +88,8 @@ cdef class PerfProbe(Probe):
         self.map = NULL
 
     def __init__(
-        self, str consumer not None, id: int, *, sample_period: int = 1, sample_freq: int = 0, sample_type: int = 0x10587,
-        pid: int = -1, cpu: int = -1, data_pages: int = 0, bint enabled=True
+        self, str consumer not None, id: int, *, sample_period: int = 1, sample_freq: int = 0,
+        sample_type: int = 0x10587, pid: int = -1, cpu: int = -1, data_pages: int = 0, bint enabled=True
     ):
         """Make the ring, if data_pages is not 0. The values are checked where they came in (PerfAttr).
 

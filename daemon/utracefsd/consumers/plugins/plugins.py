@@ -349,7 +349,7 @@ class Plugins:
     _table: EventTable
     _now_ns: Callable[[], int]
     _entry_points: Callable[[], Iterable[metadata.EntryPoint]]
-    """Returns the installed ones; called at each use, so that one installed while the daemon runs is found."""
+    """Returns the installed ones; called at each use: one may be installed while the daemon runs."""
     _options: Mapping[str, Mapping[str, str]] = attrs.Factory(dict)
     """By plug-in, the argument of its `start`."""
     _used: dict[str, Plugin] = attrs.Factory(dict)

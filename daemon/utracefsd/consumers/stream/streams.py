@@ -258,7 +258,7 @@ class Streams:
     _nr_cpus: int
     _instances: Instances | None = None
     _names: WriterNames | None = None
-    """Of the threads that write; None: names are not written."""
+    """Names of the threads that write; None: names are not written."""
     _streams: dict[OpenStream, list[Callable[[], None]]] = attrs.Factory(dict)
     """With functions that release the stream's instances."""
     _lossless: dict[OpenStream, tuple[int, int]] = attrs.Factory(dict)

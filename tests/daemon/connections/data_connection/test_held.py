@@ -24,7 +24,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.daemon.connections.program import FakeRingServices, FakeServices
+from tests.daemon.connections.program import NO_STORE, FakeRingServices, FakeServices
 from tests.daemon.intake.producing import new_ring
 from tests.daemon.status_files import nameless_status
 from utracefs_protocol.messages.data import OpenFor
@@ -133,7 +133,7 @@ class Place:
         self.status = nameless_status()
         self.table = EventTable(self.status, shares=self.shares)
         services = FakeRingServices(shares=self.shares, end_failed=self.end_failed)
-        self.rings = Rings(2, services)
+        self.rings = Rings(2, services, NO_STORE)
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(os.fspath(path))
         self.listener.listen(64)
@@ -146,7 +146,7 @@ class Place:
             before_sending=lambda: None,
             faults=self.faults,
         )
-        self.port.listen(self.listener)
+        self.port.acceptor.listen(self.listener)
         self.clients: dict[int, socket.socket] = {}
         self.got: list[int] = []
         self.changes: list[Change] = []
