@@ -11,6 +11,7 @@ This module has the name and short help of every command, so that `utracefs --he
 """
 
 import contextlib
+import errno
 import importlib
 import os
 import signal
@@ -201,7 +202,10 @@ def _guarded(run: Callable[[], Any]) -> int:
         if about is None and isinstance(error, FileNotFoundError) and not os.stat(".").st_nlink:
             # The error of os.getcwd() has no name.
             return _say("", DELETED)
-        return _say(str(about or ""), error.strerror or str(error))
+        reason = error.strerror or str(error)
+        if error.errno == errno.ECONNRESET:  # of the daemon; records since then are in no output
+            reason += "; give the command again when a daemon is there"
+        return _say(str(about or ""), reason)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (text := how_to_install(error, "daemon")):
             return _say("", text)

@@ -67,10 +67,9 @@ class Cli:
             self.command(*words),
             env=self.env,
             cwd=self.home,
-            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            **options,
+            **{"stdout": subprocess.PIPE, **options},
         )
         self._started.append(process)
         return process

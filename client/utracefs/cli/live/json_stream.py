@@ -14,8 +14,10 @@ from utracefs.cli.filter_errors import check_syntax
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.losses import Losing
 from utracefs.cli.run.page_stream import fitting_ring_bytes
+from utracefs.cli.tables import counted
 from utracefs.export import Exported
 from utracefs.export._json_text import JsonText
+from utracefs.recordings.partial_files import NO_ROOM
 from utracefs.tree.event_names import ALL_USER_EVENTS
 
 _PIECE_BYTES: Final = 64 << 10
@@ -67,13 +69,19 @@ def write_live(
                 records = batch.records(release=True)
                 text = JsonText(records)
                 missing = sum(batch.lost.values())
-                with stopped.writing(out):
-                    while piece := text.read(_PIECE_BYTES):
-                        out.write(piece)
-                    # Flush each batch: the reader of a pipe waits for lines, not for full buffers.
-                    if missing > records.lost:  # behind the last record
-                        out.write(b'{"lost":%d}\n' % (missing - records.lost))
-                    out.flush()
+                try:
+                    with stopped.writing(out):
+                        while piece := text.read(_PIECE_BYTES):
+                            out.write(piece)
+                        # Flush each batch: the reader of a pipe waits for lines, not for full buffers.
+                        if missing > records.lost:  # behind the last record
+                            out.write(b'{"lost":%d}\n' % (missing - records.lost))
+                        out.flush()
+                except OSError as error:
+                    if error.errno in NO_ROOM:
+                        records.events()  # counts the rest
+                        tell(f"not printed: up to {counted(records.count, 'record')}, and all later ones")
+                    raise
                 if stopped.is_cut_off:
                     unprinted = records.count
                 else:

@@ -110,6 +110,7 @@ def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
     out, error = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, b"")
     assert error.startswith(b"utracefs: ") and error.count(b"\n") == 1, error
+    assert error.endswith(b"; give the command again when a daemon is there\n")
 
 
 def test_an_event_that_comes_later_and_renewing(traced: Cli, eventually: Eventually) -> None:

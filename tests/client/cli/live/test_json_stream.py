@@ -121,6 +121,17 @@ def test_into_a_file_for_some_time(traced: Cli) -> None:
     assert (traced.home / "out.jsonl").read_bytes() == b""
 
 
+def test_a_full_disk(traced: Cli, eventually: Eventually) -> None:
+    traced.run("reg", "one u32 n")
+    with open("/dev/full", "wb") as full:
+        live = traced.start("export", "--live", stdout=full)
+        eventually(lambda: "one # Used by other" in traced.out("cat", "user_events_status"), "it listens")
+        traced.run("emit", "one", "1")
+        _, error = live.communicate(timeout=60)
+    assert live.returncode == 1 and b"not printed: up to 1 record, and all later ones\n" in error
+    assert b"No space left on device" in error
+
+
 def test_to_a_pipe_whose_reader_goes_away(traced: Cli, eventually: Eventually) -> None:
     traced.run("reg", "one u32 n")
     live = traced.start("export", "--live")
