@@ -37,7 +37,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -46,6 +46,8 @@ from utracefs.mount.processes.access import status_of, why_not
 from utracefs.mount.processes.procfs import Stat, stat_of, with_start_stack
 
 logger = logging.getLogger("utracefs.mount")
+
+T = TypeVar("T")
 
 MAX_ADDRESS_SPACES: Final = 4096
 """Limit of a mount. Each has two descriptors open."""
@@ -136,24 +138,20 @@ class AddressSpace:
 
     def read(self, address: int, size: int) -> bytes:
         """OSError: EFAULT."""
-        with self._hanging_noted():
-            return self.memory.read(address, size)
+        return self._noting_hangs(self.memory.read, address, size)
 
     def read_string(self, address: int, limit: int) -> bytes:
         """Up to the first NUL. OSError: EFAULT; EINVAL, longer than `limit` bytes."""
-        with self._hanging_noted():
-            return self.memory.read_string(address, limit)
+        return self._noting_hangs(self.memory.read_string, address, limit)
 
     def write(self, address: int, data: bytes) -> None:
         """OSError: EFAULT."""
-        with self._hanging_noted():
-            self.memory.write(address, data)
+        self._noting_hangs(self.memory.write, address, data)
 
     def set_bit(self, address: int, size: int, bit: int, on: bool) -> bool:
         """False: it cannot be written, now or ever."""
         try:
-            with self._hanging_noted():
-                self.memory.set_bit(self.pid, address, size, bit, on)
+            self._noting_hangs(self.memory.set_bit, self.pid, address, size, bit, on)
         except OSError:
             return False
         return True
@@ -162,11 +160,10 @@ class AddressSpace:
         """Whether any process has it. One whose memory hangs counts as alive."""
         return not ended([self.memory])
 
-    @contextlib.contextmanager
-    def _hanging_noted(self) -> Iterator[None]:
+    def _noting_hangs(self, access: Callable[..., T], *arguments: Any) -> T:
         hung = self.memory.hangs
         try:
-            yield
+            return access(*arguments)
         except OSError as error:
             if not hung and self.memory.hangs:
                 self._all.note_hang(self.uid)
@@ -212,9 +209,6 @@ class AddressSpaces:
         _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-    def __len__(self) -> int:
-        return len(self._all)
 
     def __iter__(self) -> Iterator[AddressSpace]:
         return iter(list(self._all.values()))
