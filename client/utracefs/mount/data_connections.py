@@ -97,7 +97,7 @@ class DataConnections:
     def connected(
         self,
         owner: Process,
-        on_notification: OnNotification,
+        on_notification: OnNotification = lambda _: None,
         on_end: Callable[[Channel], None] = lambda _: None,
     ) -> Asking[Channel]:
         """Connect on behalf of a process. ESRCH: it has ended. Other errors of the daemon; ENOTCONN."""
@@ -166,7 +166,3 @@ class DataConnections:
         if line not in self._said and len(self._said) < _MOST_SAID:
             self._said.add(line)
             logger.warning("%s", line)
-
-
-def nothing(_notification: Notification) -> None:
-    """A listener that ignores notifications."""

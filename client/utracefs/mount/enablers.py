@@ -66,10 +66,6 @@ WatchProcess = Callable[[int, Callable[[], None]], Callable[[], object]]
 OSError."""
 
 
-def _nothing() -> None:
-    pass
-
-
 @attrs.define(eq=False)
 class Connected:
     """An address space and its connection."""
@@ -87,7 +83,7 @@ class Connected:
     retried: set[int] = attrs.field(factory=set)
     """Tokens whose bits are being retried."""
     is_gone: bool = False
-    forget_process: Callable[[], object] = _nothing
+    forget_process: Callable[[], object] = lambda: None
     """Cancels waiting for its end."""
 
 

@@ -24,7 +24,7 @@ import attrs
 from utracefs.mount import abi, user_reg
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
-from utracefs.mount.data_connections import Asking, DataConnections, Process, nothing
+from utracefs.mount.data_connections import Asking, DataConnections, Process
 from utracefs.mount.enablers import Connected, Enablers, Key, WatchProcess, set_bit
 from utracefs.mount.operation import Ask, Steps, Wait, error
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
@@ -102,7 +102,7 @@ class UserEventsData:
             )
             raise error(errno.EPERM)
         owner = self._connections.process_of(header)
-        file = DataFile(owner, (yield from self._connections.connected(owner, nothing)))
+        file = DataFile(owner, (yield from self._connections.connected(owner)))
         self._files.add(file)
         return file
 
@@ -265,7 +265,7 @@ class UserEventsData:
         name = yield self._memory(self._name_to_delete, header.pid, argument)
         yield self._enablers.leaving
         owner = self._connections.process_of(header)
-        channel = yield from self._connections.connected(owner, nothing)
+        channel = yield from self._connections.connected(owner)
         try:
             yield Ask(channel, EventDeletion(name))
         finally:
@@ -317,7 +317,7 @@ class UserEventsData:
     def _connect_again(self, file: DataFile) -> Asking[None]:
         indexes: list[int | None] = []
         try:
-            channel = yield from self._connections.connected(file.owner, nothing)
+            channel = yield from self._connections.connected(file.owner)
             for event in file.events:
                 indexes.append((yield from self._index_again(channel, event)))
         except OSError as failure:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.client.mount.kernel.fake_kernel import NIL, Kernel
 from utracefs.mount.channel import Channel
-from utracefs.mount.data_connections import AWAY_S, Asking, Process, nothing
+from utracefs.mount.data_connections import AWAY_S, Asking, Process
 from utracefs.mount.operation import Operation, Steps
 from utracefs_protocol.messages.data import OpenFor
 from utracefs_protocol.messages.rows import Params
@@ -60,7 +60,7 @@ class Run:
 
 
 def connect(kernel: Kernel) -> Run:
-    return Run(kernel.connections.connected(OWNER, nothing))
+    return Run(kernel.connections.connected(OWNER))
 
 
 def test_on_behalf(kernel: Kernel) -> None:

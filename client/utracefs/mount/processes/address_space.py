@@ -172,10 +172,6 @@ class AddressSpace:
             raise
 
 
-def _ignore(*_: AddressSpace) -> None:
-    pass
-
-
 class AddressSpaces:
     """All address spaces of a mount, used by one thread at a time.
 
@@ -185,9 +181,9 @@ class AddressSpaces:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.on_born: Callable[[AddressSpace, AddressSpace], None] = _ignore
-        self.on_gone: Callable[[AddressSpace], None] = _ignore
-        self.on_pause: Callable[[], None] = _ignore
+        self.on_born: Callable[[AddressSpace, AddressSpace], None] = lambda *_: None
+        self.on_gone: Callable[[AddressSpace], None] = lambda *_: None
+        self.on_pause: Callable[[], None] = lambda *_: None
         self._clock = clock
         self._by_process: dict[tuple[int, int], AddressSpace] = {}
         """By pid and start time; that of a child of vfork is listed twice."""
