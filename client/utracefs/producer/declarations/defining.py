@@ -87,13 +87,6 @@ FIELDS: dict[object, str] = {
     **{one: f"{one.__name__} {{}}" for one in (u8, u16, u32, u64, s8, s16, s32, s64)},
 }
 _ARRAYS: dict[object, str] = {str: "char[{}] {}", bytes: "unsigned char[{}] {}"}
-_ELEMENTS: dict[object, tuple[str, int]] = {
-    bool: ("bool", 1),
-    int: ("s64", 8),
-    float: ("double", 8),
-    f32: ("float", 4),
-    **{one: (one.__name__, int(one.__name__[1:]) // 8) for one in (u8, u16, u32, u64, s8, s16, s32, s64)},
-}
 _KNOWN = (
     "utracefs.u8 to u64, s8 to s64, int, float, utracefs.f32, bool, str, bytes, Annotated[str, N], "
     "Annotated[Sequence[utracefs.u8], N]"
@@ -230,12 +223,13 @@ def _field(
     if length and isinstance(length[0], int) and origin in _ARRAYS:
         return _ARRAYS[origin].format(length[0], field)
     arguments = getattr(origin, "__args__", ())
-    if length and isinstance(length[0], int) and arguments and arguments[0] in _ELEMENTS:
+    if length and isinstance(length[0], int) and arguments and arguments[0] in FIELDS.keys() - _ARRAYS:
         if length[0] < 1 or arguments[1:] not in ((), (...,)):
             raise ValueError(
                 f"{where}: an array has 1 number or more, of one type: Annotated[Sequence[T], N]"
             )
-        name, size = _ELEMENTS[arguments[0]]
+        words = FIELDS[arguments[0]].split()  # u32 {}; struct float {} 4
+        name, size = (words[1], int(words[3])) if words[2:] else (words[0], int(words[0][1:]) // 8)
         return f"struct {name}_{length[0]} {field} {length[0] * size}"
     shown = found.__name__ if isinstance(found, type) else repr(found)
     raise ValueError(f"{where}: {shown} is not the type of a field; use {_KNOWN}")
