@@ -70,12 +70,10 @@ static int add(const char *command, uint32_t flags, uint16_t event_id, uintptr_t
 	ut_begin(enablers_session, 1);
 	if (!ut_await(enablers_session, is_answered, made, 0))
 		error = enablers_session->state == UT_WAITING ? -ENOTCONN : -ETIMEDOUT;
-	else if (made->state == UT_REFUSED)
-		error = -made->error;
-	else if (made->state != UT_ANSWERED)
+	else if (made->state != UT_ANSWERED && made->state != UT_REFUSED)
 		error = -ENOSYS; /* a daemon that does not send changes */
-	else if (made->error)
-		error = -made->error; /* not writable */
+	else
+		error = -made->error; /* refused, or not writable */
 	at = find(addr, bit);
 	if (error && *at == made) {
 		int is_known = made->state == UT_ANSWERED || made->state == UT_ASKED_FOR;

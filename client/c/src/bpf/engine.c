@@ -20,14 +20,10 @@ int bp_find_part(struct bp_run *run, uint64_t address, uint64_t size, int is_wri
 {
 	const struct bp_program *program = run->program;
 	struct bp_part part;
-	int is_key;
 
 	for (uint32_t i = 0; i < program->nr_maps; i++) {
-		const struct bp_map *map = program->maps[i];
-
-		if (bp_map_part(map, address, &part.start, &part.size, &is_key))
+		if (bp_map_part(program->maps[i], address, &part))
 			continue;
-		part.is_read_only = is_key || map->flags & BPF_F_RDONLY_PROG;
 		if (!bp_inside(address, size, &part) || (is_write && part.is_read_only))
 			return 0;
 		run->parts[BP_GUESS] = part;

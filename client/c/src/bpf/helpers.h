@@ -44,12 +44,6 @@ struct bp_frame {
 #define BP_MAP_HANDLE (0xbad0a9ull << 32)
 #define BP_CALLBACK_HANDLE (0xbad0cbull << 32)
 
-/* Memory that a run may access. */
-struct bp_part {
-	uint64_t start, size;
-	int is_read_only;
-};
-
 /* The guess is the part of a map that the last access hit. */
 enum { BP_CONTEXT, BP_GUESS, BP_STACK_PART, BP_RESERVED, BP_PARTS = BP_RESERVED + BP_RESERVATIONS };
 

@@ -374,19 +374,20 @@ uint8_t *bp_map_entry(const struct bp_map *map, uint32_t i)
 	return map->entries + i * map->entry_size;
 }
 
-int bp_map_part(const struct bp_map *map, uint64_t address, uint64_t *start, uint64_t *size, int *is_key)
+int bp_map_part(const struct bp_map *map, uint64_t address, struct bp_part *part)
 {
 	uint64_t offset = address - (uint64_t)map->entries, inside;
+	int is_key;
 
 	if (!map->entries || offset >= map->top * map->entry_size)
 		return -EFAULT;
 	inside = offset % map->entry_size;
-	*is_key = inside < map->key_room;
-	if (!*is_key)
+	is_key = inside < map->key_room;
+	if (!is_key)
 		inside = (inside - map->key_room) % map->value_room;
-	*start = address - inside;
-	*size = *is_key ? map->key_size : map->value_size;
-	return inside < *size ? 0 : -EFAULT;
+	*part = (struct bp_part){address - inside, is_key ? map->key_size : map->value_size,
+				 is_key || map->flags & BPF_F_RDONLY_PROG};
+	return inside < part->size ? 0 : -EFAULT;
 }
 
 /* ---- bpf(2) */

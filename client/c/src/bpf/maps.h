@@ -78,8 +78,13 @@ int bp_map_update(struct bp_map *map, const void *key, const void *value, uint64
 int bp_map_delete(struct bp_map *map, const void *key);
 /* The entry `i` below `top`, or NULL if it is not in use: its key, the value key_room bytes behind it. */
 uint8_t *bp_map_entry(const struct bp_map *map, uint32_t i);
+/* Memory that a run may access. */
+struct bp_part {
+	uint64_t start, size;
+	int is_read_only;
+};
 /* The part of an entry that contains this address: a key, or one cpu's value. 0, or -EFAULT: in none. */
-int bp_map_part(const struct bp_map *map, uint64_t address, uint64_t *start, uint64_t *size, int *is_key);
+int bp_map_part(const struct bp_map *map, uint64_t address, struct bp_part *part);
 
 /* ---- rings: a perf event's (PERF_COUNT_SW_BPF_OUTPUT) or a ring buffer's */
 

@@ -103,7 +103,8 @@ void ut_put_enablers_written(struct ut_out *out, uint64_t seq);
 ssize_t ut_object_size(const uint8_t *data, size_t size);
 /* One complete object. 0 or -EPROTO. Unknown messages are UT_UNKNOWN. */
 int ut_parse(const uint8_t *data, size_t size, struct ut_message *message);
-/* 0, or -EPROTO if it is no such result. Unknown members are skipped. */
+/* Each is 0, or -EPROTO if it is no such result. Unknown members are skipped. */
+
 /* The number that is the member `name` of a map; -ENOENT: there is none. */
 int ut_parse_number(struct ut_in result, const char *name, uint64_t *value);
 int ut_parse_bytes(struct ut_in result, const char **data, size_t *size);
