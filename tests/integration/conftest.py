@@ -35,27 +35,25 @@ class DaemonProcess:
     def start(self) -> None:
         ready, ready_w = os.pipe()
         try:
-            self.process = Popen(
-                [
-                    *self.within,
-                    sys.executable,
-                    "-m",
-                    "utracefsd",
-                    "--dir",
-                    self.directory,
-                    "--ready-fd",
-                    str(ready_w),
-                    *self.options,
-                ],
-                pass_fds=[ready_w],
-                stderr=subprocess.PIPE,
-            )
+            self.process = self._begin(ready_w)
             os.close(ready_w)
             answer = os.read(ready, 16)
         finally:
             os.close(ready)
         if not answer.startswith(b"READY"):
             raise AssertionError(f"the daemon did not start: {self.stop()!r}")
+
+    def _begin(self, ready_w: int) -> subprocess.Popen[bytes]:
+        """It writes to `ready_w` when it is there."""
+        return Popen(
+            [
+                *self.within,
+                *(sys.executable, "-m", "utracefsd", "--dir", self.directory, "--ready-fd", str(ready_w)),
+                *self.options,
+            ],
+            pass_fds=[ready_w],
+            stderr=subprocess.PIPE,
+        )
 
     def stop(self, kill: bool = False) -> bytes:
         """End it and return its log since the start."""

@@ -96,11 +96,14 @@ def mounted(daemon_directory: str, path: Path, *options: str) -> Iterator[MountP
     assert "Traceback" not in mount.log, mount.log
 
 
-def run(command: Sequence[str] | str, cwd: Path, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
-    """A command of a shell in that directory."""
+def run(
+    command: Sequence[str] | str, cwd: Path, timeout_s: float = 100, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """A command of a shell in that directory. env: further variables."""
     return subprocess.run(
         ["bash", "-c", command] if isinstance(command, str) else command,
         cwd=cwd,
+        env={**os.environ, **env},
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -234,18 +234,9 @@ exec "$@"
 
     def test_an_ordinary_user(self, theirs: str) -> None:
         judge("fusermount3")
-        done = subprocess.run(
-            [
-                *("unshare", "-m", "bash", "-c", self.OPEN_DEVICE, "bash", theirs),
-                *(*NOBODY, "bash", "-c", self.SESSION + 'fusermount3 -u "$1/tree"', "bash", theirs),
-            ],
-            env={**os.environ, "PYTHON": sys.executable, "HOME": "/"},
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        device = ["unshare", "-m", "bash", "-c", self.OPEN_DEVICE, "bash", theirs]
+        session = [*NOBODY, "bash", "-c", self.SESSION + 'fusermount3 -u "$1/tree"', "bash", theirs]
+        done = run([*device, *session], Path("/"), PYTHON=sys.executable, HOME="/")
         assert done.stdout == "65534:65534:640\nhello\n0\n", done.stderr
         assert done.returncode == 0, done.stderr
 
@@ -254,15 +245,8 @@ exec "$@"
             pytest.skip("user namespaces are not allowed here")
         for name in ("d", "tree"):
             os.chown(f"{theirs}/{name}", 0, 0)
-        done = subprocess.run(
-            ["unshare", "-Urm", "bash", "-c", self.SESSION + 'umount "$1/tree"', "bash", theirs],
-            env={**os.environ, "PYTHON": sys.executable},
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        session = ["unshare", "-Urm", "bash", "-c", self.SESSION + 'umount "$1/tree"', "bash", theirs]
+        done = run(session, Path("/"), PYTHON=sys.executable)
         assert done.stdout == "0:0:640\nhello\n0\n", done.stderr
         assert done.returncode == 0, done.stderr
 

@@ -19,7 +19,7 @@ import pytest
 from tests.client.c.building import kernel_abi
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mount import test_mount_life as life
-from tests.integration.mount.mounting import MountProcess, mounted, must_mount, wait_for
+from tests.integration.mount.mounting import MountProcess, mounted, must_mount, run, wait_for
 from tests.judges import judge
 from utracefs.mount.attaching import detach
 from utracefs.mount.user_events_data import WRITE_S
@@ -346,18 +346,9 @@ fusermount3 -u "$1/tree"
                 os.chown(f"{path}/{name}", 65534, 65534)
             shutil.copy(program, f"{path}/provider")
             try:
-                done = subprocess.run(
-                    [
-                        *("unshare", "-m", "bash", "-c", life.TestForWhom.OPEN_DEVICE, "bash", path),
-                        *(*life.NOBODY, "bash", "-c", session, "bash", path),
-                    ],
-                    env={**os.environ, "PYTHON": sys.executable, "HOME": "/"},
-                    cwd="/",
-                    capture_output=True,
-                    text=True,
-                    timeout=60,
-                    check=False,
-                )
+                device = ["unshare", "-m", "bash", "-c", life.TestForWhom.OPEN_DEVICE, "bash", path]
+                words = [*device, *life.NOBODY, "bash", "-c", session, "bash", path]
+                done = run(words, Path("/"), PYTHON=sys.executable, HOME="/")
             finally:
                 detach(f"{path}/tree")
                 shutil.rmtree(locate(f"{path}/d").status_folder, ignore_errors=True)

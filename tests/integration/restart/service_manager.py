@@ -66,30 +66,22 @@ class ServiceManager(DaemonProcess):
                         os.close(fd)
                 self.changed.notify_all()
 
-    def start(self) -> None:
-        ready, ready_w = os.pipe()
+    def _begin(self, ready_w: int) -> subprocess.Popen[bytes]:
         stored = [(name, fd) for name, fds in self.store.items() for fd in fds]
-        try:
-            self.process = Popen(
-                [
-                    *(sys.executable, "-c", START, ":".join(name for name, _ in stored), str(ready_w)),
-                    *("--dir", self.directory, "--keep-state", *self.options),
-                ],
-                env={
-                    **os.environ,
-                    "STORED": " ".join(str(fd) for _, fd in stored),
-                    "NOTIFY_SOCKET": self.folder.name + "/notify",
-                    "FDSTORE": str(self.limit),
-                },
-                pass_fds=[ready_w, *(fd for _, fd in stored)],
-                stderr=subprocess.PIPE,
-            )
-            os.close(ready_w)
-            answer = os.read(ready, 16)
-        finally:
-            os.close(ready)
-        if not answer.startswith(b"READY"):
-            raise AssertionError(f"the daemon did not start: {self.stop()!r}")
+        return Popen(
+            [
+                *(sys.executable, "-c", START, ":".join(name for name, _ in stored), str(ready_w)),
+                *("--dir", self.directory, "--keep-state", *self.options),
+            ],
+            env={
+                **os.environ,
+                "STORED": " ".join(str(fd) for _, fd in stored),
+                "NOTIFY_SOCKET": self.folder.name + "/notify",
+                "FDSTORE": str(self.limit),
+            },
+            pass_fds=[ready_w, *(fd for _, fd in stored)],
+            stderr=subprocess.PIPE,
+        )
 
     def wait_until_stored(self, count: int) -> None:
         with self.changed:
