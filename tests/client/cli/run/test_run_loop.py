@@ -138,7 +138,9 @@ def test_what_a_command_is_started_in(tmp_path: Path) -> None:
     os.close(pidfds[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM]
+)
 def test_signals_that_would_end_the_process_end_it_in_order(number: signal.Signals) -> None:
     before = signal.signal(number, signal.SIG_DFL)  # a shell in the background ignores SIGQUIT
     steps: list[None] = []
