@@ -67,3 +67,4 @@ def compare(desk: Desk, model: Model) -> None:
     assert desk.instance.tracing_on == model.on
     assert desk.recorded() == model.live
     assert model.spare is None or desk.snapshot() == model.spare
+    assert any(model.triggers.values()) or not len(desk.instance.sink.cells)

@@ -47,16 +47,6 @@ def test_a_write_is_one_command(desk: Desk, data: bytes, error: str) -> None:
     assert bool(desk.lines(desk.a)) == (error == "" and data != b"")
 
 
-def test_simple_triggers_are_listed_newest_first(desk: Desk) -> None:
-    for command in (b"traceon", b"stacktrace:3", b"enable_event:user_events:b"):
-        assert desk.write(desk.a, command) == ""
-    assert desk.lines(desk.a) == [
-        b"enable_event:user_events:b:unlimited",
-        b"stacktrace:count=3",
-        b"traceon:unlimited",
-    ]
-
-
 def test_the_file(desk: Desk) -> None:
     path = b"events/user_events/a/trigger"
     tree = desk.world.tree

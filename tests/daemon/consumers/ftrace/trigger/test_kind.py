@@ -77,25 +77,6 @@ def test_targets_and_counts_of_event_switches(desk: Desk, rest: bytes, shown: by
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (b"traceon", b"traceon:5"),
-        (b"traceon", b"traceoff"),
-        (b"stacktrace", b"stacktrace:3"),
-        (b"snapshot", b"snapshot:3"),
-        (b"enable_event:" + B, b"disable_event:" + B + b":7"),
-    ],
-)
-def test_an_event_has_one_trigger_of_a_slot(desk: Desk, first: bytes, second: bytes) -> None:
-    assert desk.write(desk.a, first) == ""
-    cells = len(desk.instance.sink.cells)
-    lines = desk.lines(desk.a)
-    assert desk.write(desk.a, second) == "EEXIST"
-    assert (desk.lines(desk.a), len(desk.instance.sink.cells)) == (lines, cells)
-    assert desk.write(desk.b, second.replace(B, b"user_events:a")) == ""
-
-
-@pytest.mark.parametrize(
     ("filter", "error", "entry"),
     [
         (b"nothing == 1", "EINVAL", b"Field not found\n  Command: nothing == 1\n                   ^\n"),
@@ -149,22 +130,6 @@ def test_removal(desk: Desk) -> None:
     assert desk.lines(desk.a) == [b"enable_event:user_events:a:unlimited"]
     assert desk.write(desk.a, b"!enable_event:user_events:a:3 if x") == ""
     assert (desk.enabled(desk.a), desk.enabled(desk.b), len(desk.instance.sink.cells)) == (b"0", b"0", 0)
-
-
-def test_a_target_stays_as_it_was_switched(desk: Desk) -> None:
-    """An enabled target that was turned off is not enabled again when the trigger is removed."""
-    desk.enable(desk.b)
-    desk.write(desk.a, b"disable_event:" + B)
-    assert desk.enabled(desk.b) == b"1*"
-    desk.emit(desk.a)
-    assert desk.enabled(desk.b) == b"0*"
-    desk.write(desk.a, b"!disable_event:" + B)
-    assert (desk.enabled(desk.b), desk.b.status) == (b"0", 0)
-    desk.write(desk.a, b"enable_event:" + B)
-    desk.emit(desk.a)
-    assert desk.enabled(desk.b) == b"1*"
-    desk.write(desk.a, b"!enable_event:" + B)
-    assert (desk.enabled(desk.b), desk.b.status) == (b"1", 1)
 
 
 def test_triggers_of_two_events_may_switch_the_same(desk: Desk) -> None:
