@@ -273,8 +273,8 @@ class World:
                     store=self.store,
                     stored=self.store.given(),
                 )
-                self.daemon.data.listen(self.listeners[0])  # type: ignore[arg-type]
-                self.daemon.tracefs.listen(self.listeners[1])  # type: ignore[arg-type]
+                self.daemon.data.acceptor.listen(self.listeners[0])  # type: ignore[arg-type]
+                self.daemon.tracefs.acceptor.listen(self.listeners[1])  # type: ignore[arg-type]
                 self._grace_ends, self._in_grace = self.machine.now + GRACE_NS, True
                 self._has_looked, self._refused_hists = False, 0
                 expect("complaints about files", self.never, [])
