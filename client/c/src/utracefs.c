@@ -61,12 +61,26 @@ __attribute__((destructor(101))) static void free_events(void)
 		ut_events_free(&ut_process_events);
 }
 
+/* The registrations that have room, if there is a connection. Whether the thread, which polls that one, has
+ * nothing more to do. */
+static int send_registrations(struct ut_session *session)
+{
+	ino_t before = session->socket.ino; /* the next one may have the same number */
+
+	if (!ut_is_connected(session->state) || ut_process_is_on_small_stack())
+		return 0;
+	ut_step(session, ut_clock_ns());
+	ut_futex_wake(&session->changes); /* answers may have come that others wait for */
+	return ut_is_connected(session->state) && session->socket.ino == before &&
+	       ut_step_events(session) == POLLIN;
+}
+
 int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 {
 	struct ut_session *session;
 	struct known *found;
 	struct ut_reg *reg;
-	int error;
+	int error, is_sent = 0;
 
 	if (events->owner.is_closed)
 		return -ECANCELED;
@@ -92,8 +106,7 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 		} else if (session->state != UT_WAITING) {
 			ut_reg_point(reg, &ut_pending);
 			/* So no emit needs the lock, and the daemon knows the event before its first record. */
-			if (ut_is_connected(session->state) && !ut_process_is_on_small_stack())
-				ut_step(session, ut_clock_ns());
+			is_sent = send_registrations(session);
 			ut_reg_place(reg);
 		}
 	}
@@ -112,7 +125,8 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 			ut_warn(session, "events are off: no thread for them can start (%s; ulimit -u, -v)",
 				ut_error_name(-error));
 	}
-	ut_wake();
+	if (!is_sent)
+		ut_wake();
 	return 0;
 }
 

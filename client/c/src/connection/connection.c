@@ -545,8 +545,11 @@ static int advance(struct ut_session *s)
 
 	if (s->flags & UT_TOKENS)
 		return 0;
-	for (const struct ut_asked *asked = s->pages->asked; asked < s->pages->asked + s->nr_asked; asked++)
-		waits |= asked->about < UT_ABOUT_REG || (asked->about == UT_ABOUT_REG && asked->what);
+	for (unsigned i = 0; i < s->nr_asked && !waits; i++) {
+		const struct ut_asked *asked = &s->pages->asked[i];
+
+		waits = asked->about < UT_ABOUT_REG || (asked->about == UT_ABOUT_REG && asked->what);
+	}
 	if (waits)
 		return 0;
 	s->patience = UT_PATIENCE_NS; /* all answers have come */
