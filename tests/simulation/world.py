@@ -15,6 +15,7 @@ import gc
 import logging
 import os
 import random
+import select
 import shutil
 import socket
 import struct
@@ -170,6 +171,8 @@ class World:
         """Called behind what a program has sent, before rings are taken in."""
         self._stages: list[tuple[int, Callable[[Any, Model], object]]] = []
         """In place of `_after`: what requests that were sent together change, with their numbers."""
+        self._ports = select.poll()
+        """Shows which port of the daemon has work."""
         self._grace_ends = 0
         self._in_grace = False
         """Programs may still come back to their events."""
@@ -273,6 +276,9 @@ class World:
                     store=self.store,
                     stored=self.store.given(),
                 )
+                self._ports = select.poll()
+                for port in (self.daemon.data, self.daemon.tracefs):
+                    self._ports.register(port.fileno(), select.POLLIN)
                 self.daemon.data.acceptor.listen(self.listeners[0])  # type: ignore[arg-type]
                 self.daemon.tracefs.acceptor.listen(self.listeners[1])  # type: ignore[arg-type]
                 self._grace_ends, self._in_grace = self.machine.now + GRACE_NS, True
@@ -468,7 +474,10 @@ class World:
         daemon = self._live
         for _ in range(256):
             busy = False
+            readable = {fd for fd, _ in self._ports.poll(0)}
             for port in (daemon.data, daemon.tracefs) if not daemon.gathering else (daemon.data,):
+                if port.fileno() not in readable and not port.has_more:
+                    continue
                 for accepted in port.ready():
                     busy = True
                     port.pump(accepted)
