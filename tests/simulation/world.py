@@ -826,6 +826,8 @@ class World:
             self._has_strangers = True
             self._learn_of(program, is_stranger=True)
         is_full = not has_ring and self._connect_program(program)
+        if ends:
+            self._pump()  # it is accepted while it lives, unless it is a stranger
         if how // 6 % 4 == 0 and not self.disk.planned:
             self.disk.plan((KILL, TORN)[number % 2], number // 2 % 8)
         if is_full:
