@@ -4,21 +4,25 @@ a wheel of the previous minor version. docs/operations.md has the table."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.client.c.test_emit import of_way
 from tests.integration.conftest import own_directory
 
 ROOT = Path(__file__).parents[3]
-PREVIOUS = "c9835707"
-"""The commit of the previous minor version."""
+PREVIOUS = ("c9835707", "79183f3d")
+"""Commits of the previous minor version: an early one, and one of the last in which the daemon makes data
+rings."""
 PROGRAM = """
 import sys, time, utracefs
 event = utracefs.event("mixed u32 n; __rel_loc char[] text")
@@ -32,20 +36,55 @@ for line in sys.stdin:
     n += 1
     print(utracefs.flush(60), utracefs.stats().lost, flush=True)
 """
+FAMILY = """
+import os, sys, time, utracefs
+work = utracefs.span("work u32 n")
+listed = utracefs.event("listed u32 n; struct u32_4 values 16")
+mixed = utracefs.event("mixed u32 n; __rel_loc char[] text")  # the last one that the daemon answers
+def emit(n):
+    mixed.emit(n, "text")
+    listed.emit(n, bytes(16))
+    with work(n):
+        pass
+def await_answers():
+    deadline = time.monotonic() + 60
+    while not (mixed.registered and mixed) and time.monotonic() < deadline:
+        time.sleep(0.001)
+for line in sys.stdin:
+    n, count = map(int, line.split())
+    await_answers()
+    for n in range(n, n + count):
+        emit(n)
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        for i in range(10):
+            emit(n + 1 + i)
+        is_over = utracefs.flush(60)
+        os.write(write, b"%d" % utracefs.stats().lost)
+        os._exit(not is_over)
+    is_over = os.waitpid(pid, 0)[1] == 0 and utracefs.flush(60)
+    print(is_over, utracefs.stats().lost, os.read(read, 20).decode(), flush=True)
+    os.close(read)
+    os.close(write)
+"""
+"""versions.c does the same."""
 OLD_NEW = ["old", "new"]
+CHILDS = 10
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 Run = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+@pytest.fixture(scope="module", params=PREVIOUS)
+def pythons(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A Python of each version. The wheel is kept in build/previous, as compiling takes a minute."""
-    kept = ROOT / "build" / "previous" / f"{PREVIOUS}-{sys.implementation.cache_tag}"
+    previous = request.param
+    kept = ROOT / "build" / "previous" / f"{previous}-{sys.implementation.cache_tag}"
     if not list(kept.glob("*.whl")):
         source = tmp_path_factory.mktemp("previous")
-        archive = subprocess.run(["git", "archive", PREVIOUS], cwd=ROOT, capture_output=True, check=False)
+        archive = subprocess.run(["git", "archive", previous], cwd=ROOT, capture_output=True, check=False)
         if archive.returncode:
-            pytest.skip(f"commit {PREVIOUS} is not in this clone")
+            pytest.skip(f"commit {previous} is not in this clone")
         subprocess.run(["tar", "-x"], cwd=source, input=archive.stdout, check=True)
         words = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
         subprocess.run([*words, "--wheel-dir", kept, source], check=True, stderr=subprocess.DEVNULL)
@@ -89,10 +128,13 @@ class Processes:
         self._directory = directory
         self.all: list[subprocess.Popen[str]] = []
 
-    def start(self, version: str, *words: str) -> subprocess.Popen[str]:
+    def start(self, version: str, *words: str, way: str = "ring") -> subprocess.Popen[str]:
+        return self.start_program([self._pythons[version], *words], way)
+
+    def start_program(self, words: Sequence[str | Path], way: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [self._pythons[version], *words],
-            env=os.environ | {"UTRACEFS_DIR": self._directory},
+            words,
+            env=os.environ | {"UTRACEFS_DIR": self._directory} | of_way(way),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -100,11 +142,12 @@ class Processes:
         self.all.append(process)
         return process
 
-    def daemon(self, version: str) -> subprocess.Popen[str]:
+    def daemon(self, version: str, *options: str) -> subprocess.Popen[str]:
         read, write = os.pipe()
         os.set_inheritable(write, True)
+        words = ["-m", "utracefsd", "--dir", self._directory, "--ready-fd", str(write), *options]
         process = subprocess.Popen(
-            [self._pythons[version], "-m", "utracefsd", "--dir", self._directory, "--ready-fd", str(write)],
+            [self._pythons[version], *words],
             pass_fds=[write],
             text=True,
         )
@@ -177,6 +220,63 @@ def test_the_next_daemon_takes_over(
     emit(program, 1000)
     assert numbers(run(after, "cat", "trace")) == list(range(1000 if after == "old" else 0, 2000))
     assert run(after, "cat", "standing_events") == "user_events:*\n"
+
+
+def compile_family(python: str, folder: Path) -> Path:
+    """versions.c with the C library of a version."""
+    made = folder / "family"
+    code = "import os, utracefs; print(os.path.dirname(utracefs.__file__))"
+    package = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    client = Path(package.stdout.strip()) / "c"
+    source, library = Path(__file__).with_name("versions.c"), client / "lib" / "libutracefs.a"
+    words = ["gcc", "-O2", "-pthread", f"-I{client / 'include'}"]
+    subprocess.run([*words, source, library, "-o", made], check=True)
+    return made
+
+
+def came(text: str, begin: int, end: int) -> Counter[str]:
+    """Records by event, with a number from `begin` to `end`; ends of spans have none."""
+    found = re.findall(r": (mixed|listed|work_begin): .*?\bn=0x[0-9a-f]+ \((\d+)\)", text)
+    return Counter(event for event, n in found if begin <= int(n) < end)
+
+
+@pytest.mark.parametrize("order", [("old", "new", "old"), ("new", "old", "new")], ids="-".join)
+@pytest.mark.parametrize("way", ["ring", "socket"])
+@pytest.mark.parametrize("language", ["c", "python"])
+@pytest.mark.parametrize("client", OLD_NEW)
+def test_a_program_outlives_daemons_of_both(
+    processes: Processes,
+    pythons: dict[str, str],
+    run: Run,
+    tmp_path: Path,
+    client: str,
+    language: str,
+    way: str,
+    order: tuple[str, ...],
+) -> None:
+    """It emits records, arrays and spans beside each daemon, and so do its children, at once. Beside an older
+    daemon they may lose records until it has answered, and count them."""
+    if language == "c":
+        program = processes.start_program([compile_family(pythons[client], tmp_path)], way)
+    else:
+        program = processes.start(client, "-c", FAMILY, way=way)
+    assert program.stdin is not None and program.stdout is not None
+    for number, version in enumerate(order):
+        daemon = processes.daemon(version, *["--discard-state"] * (version == "old" and number > 0))
+        run(version, "write", "standing_events", "user_events:*")
+        run(version, "write", "trace", "")
+        n, count = 1000 * number, 100
+        print(n, count, file=program.stdin, flush=True)
+        is_over, lost, lost_by_child = program.stdout.readline().split()
+        assert (is_over, lost) == ("True", "0")
+        text = run(version, "cat", "trace")
+        assert came(text, n, n + count) == {"mixed": count, "listed": count, "work_begin": count}
+        of_child = came(text, n + count, n + count + CHILDS).total()
+        ends = len(re.findall(": work_end: ", text)) - count
+        assert of_child + ends + int(lost_by_child) == 4 * CHILDS
+        assert lost_by_child == "0" or (client, version) == ("new", "old")
+        daemon.kill()
+        daemon.wait()
 
 
 @pytest.mark.parametrize(("writer", "reader"), [("old", "new"), ("new", "old")])
