@@ -101,6 +101,16 @@ def arrived_in(daemon: DaemonProcess) -> Arrived:
     return found
 
 
+def await_records(daemon: DaemonProcess) -> None:
+    """All processes have ended: the daemon has nothing of them any more."""
+    deadline = time.monotonic() + 600
+    none = (b"data rings: 0\n", b"connections to be accepted: 0\n", b"connections to the data socket: 0 of ")
+    with daemon.tree() as tree:
+        while not all(line in tree.read_file("daemon_stats") for line in none):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
 def judge_order(records: list[tuple[int, int, str]]) -> None:
     """Judges each cpu alone: if the daemon gets a ring late, another cpu's buffer may be ahead (`late
     events`)."""
@@ -193,11 +203,9 @@ def play(
         pytest.skip(done.stdout)
     all_played = [Played.of(line) for line in done.stdout.splitlines()]
     assert len(all_played) > 2
-    # Some connections are waiting to be accepted.
-    deadline = time.monotonic() + 60
-    while failed := failures(path, injection, way, all_played, arrived_in(daemon)):
-        assert time.monotonic() < deadline, "\n".join(failed)
-        time.sleep(0.1)
+    await_records(daemon)
+    failed = failures(path, injection, way, all_played, arrived_in(daemon))
+    assert not failed, "\n".join(failed)
     with daemon.tree() as tree:
         tree.write_file("trace", b"")
 
