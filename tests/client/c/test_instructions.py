@@ -24,7 +24,8 @@ PATHS = (
     "child-binding",
 )  # fmt: skip
 FRESH = ("first", "enabled")
-UNKNOWN = (*FRESH, "child", "child-binding")
+CHILDREN = ("child", "child-binding")
+UNKNOWN = (*FRESH, *CHILDREN)
 """Until the daemon has the ring of a new process, a kill loses what is in it."""
 
 EVENTS = {
@@ -101,6 +102,11 @@ def arrived_in(daemon: DaemonProcess) -> Arrived:
     return found
 
 
+def has_no_connection(child: Process, came: list[str]) -> bool:
+    """The daemon's queue was full, and the child counted all its records as lost."""
+    return not came and child.lost >= len(child.begun) > 0
+
+
 def await_records(daemon: DaemonProcess) -> None:
     """All processes have ended: the daemon has nothing of them any more."""
     deadline = time.monotonic() + 600
@@ -127,6 +133,7 @@ def judge(
 ) -> None:
     """committed: whether the record in flight arrives after a kill in this place; None: unknown."""
     own, *children = played.processes
+    lost = own.lost
     records = arrived.get(played.who, [])
     own_records = [record for record in records if not children or record[0] != children[0].pid]
     judge_order(own_records)
@@ -135,6 +142,9 @@ def judge(
     assert not Counter(came) - Counter(own.begun), "a record that was not begun"
     if way == "socket" and path in FRESH and not came:
         missing.clear()  # the first answer took the daemon longer than an end waits for it, half a second
+    if path in CHILDREN and has_no_connection(own, came):
+        missing.clear()
+        lost = 0
     in_flight = Counter(own.begun[played.flight - 1 : played.flight] if played.handled else [])
     if injection.startswith("kill") and played.handled:
         assert played.status == 9
@@ -142,7 +152,7 @@ def judge(
         return
     assert played.status == 0
     if not played.handled:
-        assert not missing and own.lost == 0
+        assert not missing and lost == 0
         return
     if injection in ("longjmp", "exit", "exit-there", "close-there", "end-there", "detach-there"):
         assert missing <= in_flight
@@ -151,10 +161,12 @@ def judge(
             one for one in missing if int(one[1:]) not in range(20, 30)
         }
     else:
-        assert not missing and own.lost == 0
+        assert not missing and lost == 0
     was_reserved = "s29" not in came or not in_flight.keys() - set(came[: came.index("s29")])
     for child in children:
         came = [record for thread, _, record in records if thread == child.pid]
+        if has_no_connection(child, came):
+            continue
         assert not Counter(child.begun) - Counter(came)
         again = Counter(came) - Counter(child.begun)
         assert again <= in_flight
