@@ -14,6 +14,7 @@ import errno
 import math
 import socket
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -168,7 +169,10 @@ class Channel:
         """Call `_expire` then, unless it is called before."""
         if deadline is not None and deadline < self._looks_at:
             self._looks_at = deadline
-            self._later(deadline - self._clock(), self._expire)
+            # A timer stays until its time. A channel that is closed before shall not: a program may open and
+            # close thousands of files by then.
+            expire = weakref.WeakMethod(self._expire)
+            self._later(deadline - self._clock(), lambda: (call := expire()) is not None and call())
 
     def _expire(self) -> None:
         """End requests whose time has passed."""

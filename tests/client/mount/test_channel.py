@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import select
 import socket
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,6 +124,28 @@ def test_one_that_may_take_less_time_is_not_kept_waiting_by_others(line: Line) -
     assert line.silent == {line.channel}
     line.say(encode_response(second, b"late") + encode_response(first, 1))
     assert line.answers == ["ETIMEDOUT", 1] and not line.silent
+
+
+def test_a_closed_channel_does_not_stay_until_its_deadline(line: Line) -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(
+        ours,
+        on_writing=lambda channel, wanted: None,
+        on_close=lambda channel: None,
+        on_end=lambda channel: None,
+        later=line.timers.later,
+        clock=lambda: line.now,
+    )
+    channel.send(StatPath(b"trace"), line.note)
+    channel.finish(lambda: line.events.append("finished"))
+    theirs.close()
+    channel.on_ready()
+    kept = weakref.ref(channel)
+    del channel
+    gc.collect()
+    assert kept() is None
+    line.pass_time(2 * ANSWER_S)
+    assert line.answers == ["ENOTCONN"] and line.events == ["finished"]
 
 
 def test_what_ended_is_not_silent(line: Line) -> None:
