@@ -197,7 +197,7 @@ cdef class RingBuffer:
         finally:
             os.close(fd)
         if code < 0:
-            os.unlink(path)
+            disk.unlink(path)
         return check(code, path)
 
     cdef int install(self, int cpu, int which) except -1:

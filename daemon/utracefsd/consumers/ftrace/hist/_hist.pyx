@@ -107,7 +107,7 @@ cdef class HistTable:
             table.has_memory = ht_is_used(table.memory)
             if not table.has_memory:
                 disk.ftruncate(fd, ht_first_bytes(key_size, nr_words))
-                os.ftruncate(fd, table.bytes)
+                disk.ftruncate(fd, table.bytes)
         finally:
             os.close(fd)
         if not ht_adopt(&table.c, table.memory, table.bytes, bits, key_size, nr_words):
@@ -207,7 +207,7 @@ cdef class HistTable:
     def remove(self) -> None:
         if self.path is not None:
             path, self.path = self.path, None
-            os.unlink(path)
+            disk.unlink(path)
 
 
 cdef class Link:
