@@ -233,6 +233,11 @@ class Stream:
             self._rest.close()
             self._rest = None
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether a daemon is there: False from its end until this is attached to the next one."""
+        return self._attached is not None
+
     def missed(self) -> messages.StreamMissed:
         """Numbers of emitted records that did not reach this stream, by event: emitted before it was
         attached, or filtered. Waits for the daemon. OSError: no daemon is connected."""

@@ -45,6 +45,7 @@ def write_live(
         found = tree.directory
         tell_absent(tree, events, "yet; waiting for it")
     count = lost = times = unprinted = 0
+    is_away = False
     losing = Losing(
         "live", ("before they were printed", "a faster reader, or UTRACEFS_RING_KB=65536 for the program")
     )
@@ -65,6 +66,7 @@ def write_live(
             for batch in stream.batches():
                 if stream.attached_again != times:
                     times = stream.attached_again
+                    is_away = False
                     tell("the daemon was restarted; records of that time may be missing")
                 records = batch.records(release=True)
                 text = JsonText(records)
@@ -90,6 +92,9 @@ def write_live(
                 losing.look(count + lost, {"before they were printed": lost})
                 if stopped.has_come:
                     break
+            if not stream.is_attached and not is_away:
+                is_away = True
+                tell("the daemon has ended; waiting for the next one")
         # Records since the last look are not printed any more, but they must not be lost silently.
         stream.timeout_s = 0
         if (rest := next(stream.batches(), None)) is not None:

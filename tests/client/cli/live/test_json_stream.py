@@ -113,6 +113,18 @@ def test_records_as_they_come(traced: Cli, eventually: Eventually) -> None:
     assert (live.returncode, out, error) == (0, b"", b"")
 
 
+def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+    traced.run("reg", "one u32 n")
+    live = traced.start("stream", "--json", "-e", "one")
+    eventually(lambda: "one # Used by other" in status(traced), "stream began")
+    daemon.kill()
+    daemon.wait()
+    assert live.stderr is not None
+    assert live.stderr.readline() == b"utracefs: the daemon has ended; waiting for the next one\n"
+    out, error = interrupt(live, signal.SIGTERM)
+    assert (live.returncode, out, error) == (0, b"", b"")
+
+
 def test_into_a_file_for_some_time(traced: Cli) -> None:
     done = traced.run("export", "--live", "--duration", "0.5", "-o", "out.jsonl")
     assert done.stderr == b"out.jsonl: 0 records\n"
