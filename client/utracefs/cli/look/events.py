@@ -10,6 +10,7 @@ import click
 from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import HELLO_S, connect, directory_option, telling_of_wait, why_no_connection
 from utracefs.cli.completion import complete_event, complete_value
+from utracefs.cli.tables import counted
 from utracefs.tree.event_names import did_you_mean
 from utracefs.tree.rpc import Rpc, checked
 from utracefs.tree.tracefs import Tracefs
@@ -134,8 +135,8 @@ def _payload(declared: Declaration, values: tuple[str, ...]) -> bytes:
     if len(values) != len(declared.fields):
         names = " ".join(text_of(field.name) for field in declared.fields) or "none"
         raise click.UsageError(
-            f"{text_of(declared.name)} has {len(declared.fields)} fields ({names}), "
-            f"{len(values)} values were given"
+            f"{text_of(declared.name)} has {counted(len(declared.fields), 'field')} ({names}), "
+            f"but {counted(len(values), 'value')} came"
         )
     converted = [_value(field, value) for field, value in zip(declared.fields, values, strict=True)]
     try:
