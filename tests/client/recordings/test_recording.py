@@ -198,7 +198,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     before = 0
     for length in range(4096, len(whole), 12000):
         path.write_bytes(whole[:length])
-        with pytest.raises(TraceError, match="cut off or broken"):
+        with pytest.raises(TraceError, match="cut off or broken; --recover may read"):
             utracefs.open(path)
         with utracefs.open(path, recover=True) as recording:
             found = {(r.time_ns, r.cpu, str(r.fields)) for r in recording}

@@ -64,12 +64,12 @@ class FileReader(TraceTexts, Closing):
                     self.content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.content = self.content or file.read()
 
-    def _parse(self, what: str, read: Callable[[], None]) -> None:
+    def _parse(self, what: str, read: Callable[[], None], advice: str = "") -> None:
         try:
             read()
         except (struct.error, IndexError, ValueError, OverflowError):
             self.close()
-            raise self._error(f"{what} is cut off or broken") from None
+            raise self._error(f"{what} is cut off or broken{advice}") from None
         except BaseException:
             self.close()
             raise
@@ -114,7 +114,7 @@ class TraceDatReader(FileReader):
         self.producer = ""
         self.notes: list[str] = []
         """With `recover`: what cannot be read, or may be missing."""
-        self._parse("trace.dat", self._read)
+        self._parse("trace.dat", self._read, "" if recover else "; --recover may read a part of it")
         self.clock = self.buffers[0].clock if self.buffers else "mono"
         self.clock_in_ns = self.clock in layout.CLOCKS_IN_NS - {"uptime"} | {"boot"}
         self.instances = [buffer.name for buffer in self.buffers]
