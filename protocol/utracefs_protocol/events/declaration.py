@@ -96,8 +96,11 @@ _INSTEAD: Final = {
     b"bool": "write 'struct bool NAME 1'",
     b"float": "write 'struct float NAME 4'",
     b"double": "write 'struct double NAME 8'",
+    b"f32": "write 'struct float NAME 4'",
+    b"f64": "write 'struct double NAME 8'",
     b"unsigned": "write 'unsigned int' or u32",
     b"string": "use '__rel_loc char[]'",
+    b"str": "use '__rel_loc char[]'",
 }
 
 
