@@ -45,7 +45,7 @@ def write_live(
         found = tree.directory
         tell_absent(tree, events, "yet; waiting for it")
     count = lost = times = unprinted = 0
-    is_away = False
+    was_there = True
     losing = Losing(
         "live", ("before they were printed", "a faster reader, or UTRACEFS_RING_KB=65536 for the program")
     )
@@ -66,7 +66,6 @@ def write_live(
             for batch in stream.batches():
                 if stream.attached_again != times:
                     times = stream.attached_again
-                    is_away = False
                     tell("the daemon was restarted; records of that time may be missing")
                 records = batch.records(release=True)
                 text = JsonText(records)
@@ -92,9 +91,9 @@ def write_live(
                 losing.look(count + lost, {"before they were printed": lost})
                 if stopped.has_come:
                     break
-            if not stream.is_attached and not is_away:
-                is_away = True
+            if was_there and not stream.is_attached:
                 tell("the daemon has ended; waiting for the next one")
+            was_there = stream.is_attached
         # Records since the last look are not printed any more, but they must not be lost silently.
         stream.timeout_s = 0
         if (rest := next(stream.batches(), None)) is not None:
@@ -104,4 +103,7 @@ def write_live(
             unprinted += records.count
         if unprinted:
             tell(f"not printed when it ended: {unprinted} more")
-    return Exported(count, lost, times > 0)
+        if not stream.is_attached:
+            tell("no daemon came back; later records are missing")
+        is_whole = stream.is_attached and not times
+    return Exported(count, lost, lost_uncounted=not is_whole)
