@@ -1650,11 +1650,13 @@ class World:
         self._drop(consumer)
         self._pump_to(after)
 
-    def _flood(self, which: int, of: int, number: int, *_: int) -> None:
+    def _flood(self, which: int, of: int, number: int, how: int) -> None:
         """More than the ring of a consumer holds."""
         if consumer := self._some_consumer(which, of, number):
             for i in range(12):
                 self._emit_to(consumer, of, number | 7, 3 + 8 * (i % 2), b"x" * 3500)
+            if how % 2 and consumer in self.consumers:
+                self._check_consumer(consumer)
 
     # Enable words, and memory that contradicts itself
 
