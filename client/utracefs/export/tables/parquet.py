@@ -55,6 +55,9 @@ _LEAST_ROWS: Final = 256
 _END_BYTES: Final = 16 << 10
 _COLUMN_BYTES: Final = 4 << 10
 """Space for Arrow's data besides values: in total, and for each column."""
+_GROUP_BYTES: Final = 512
+_STATISTIC_BYTES: Final = 4 << 10
+"""For each row group and column, at the end of the file; values above 4 KiB are not in its statistics."""
 
 
 def write_parquet(
@@ -112,8 +115,9 @@ def write_parquet_file(
     reading = recording.reading(found)
     room = _Room()
     with parquet.ParquetWriter(out, schema, compression=COMPRESSION) as writer:
+        groups = _RowGroups(writer, out)
         for batch in _watched(reading, progress):
-            room.write(columns.arrow_batch(batch, schema), lambda rows: _write(writer, out, rows))
+            room.write(columns.arrow_batch(batch, schema), groups.write)
     return Exported.of(reading).without(room.missing, room.error)
 
 
@@ -141,11 +145,35 @@ class _Room:
         self.missing += rows.num_rows
 
 
-def _write(writer: Any, out: BinaryIO, rows: "pyarrow.RecordBatch") -> None:
-    """NoRoom if the rows and the end of the file may not fit: Arrow cannot continue after an error."""
-    if isinstance(out, WholeFile):
-        out.need(2 * rows.nbytes + _END_BYTES + _COLUMN_BYTES * rows.num_columns)
-    writer.write_batch(rows, _ROW_GROUP)
+class _RowGroups:
+    """Writes row groups. The end of the file describes each, so its size grows with their number, which is
+    large where `_Room` divides rows."""
+
+    def __init__(self, writer: Any, out: BinaryIO) -> None:
+        self._writer = writer
+        self._out = out
+        self._described_bytes = 0
+        """Space for the descriptions of the groups so far."""
+
+    def write(self, rows: "pyarrow.RecordBatch") -> None:
+        """NoRoom if the rows and the end of the file may not fit: Arrow cannot continue after an error."""
+        described = self._described_bytes + sum(map(_description_bytes, rows.schema.names, rows.columns))
+        if isinstance(self._out, WholeFile):
+            self._out.need(2 * rows.nbytes + described + _END_BYTES + _COLUMN_BYTES * rows.num_columns)
+        self._writer.write_batch(rows, _ROW_GROUP)
+        self._described_bytes = described
+
+
+def _description_bytes(name: str, column: Any) -> int:
+    """Upper bound of a row group's description of a column: its name, numbers, and the least and the largest
+    value, each twice."""
+    size = _GROUP_BYTES + len(name.encode())
+    arrow = columns.library("pyarrow")
+    if not (arrow.types.is_string(column.type) or arrow.types.is_binary(column.type)):
+        return size
+    compute = columns.library("pyarrow.compute")
+    longest = compute.max(compute.binary_length(column)).as_py() or 0
+    return size + 4 * min(longest, _STATISTIC_BYTES)
 
 
 def partition(key: str, value: str) -> str:
@@ -166,7 +194,7 @@ class _Files:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._open: OrderedDict[tuple[str, EventDecoder], tuple[Any, WholeFile]] = OrderedDict()
+        self._open: OrderedDict[tuple[str, EventDecoder], tuple[Any, WholeFile, _RowGroups]] = OrderedDict()
         self._parts: dict[str, int] = {}
 
     def write(self, folder: str, event: EventDecoder, batch: "pyarrow.RecordBatch") -> None:
@@ -176,10 +204,9 @@ class _Files:
                 self._close(*self._open.popitem(last=False)[1])
             self._open[key] = self._create(folder, batch.schema)
         self._open.move_to_end(key)
-        writer, out = self._open[key]
-        _write(writer, out, batch)
+        self._open[key][2].write(batch)
 
-    def _create(self, folder: str, schema: "pyarrow.Schema") -> tuple[Any, WholeFile]:
+    def _create(self, folder: str, schema: "pyarrow.Schema") -> tuple[Any, WholeFile, _RowGroups]:
         path = os.path.join(self._directory, folder)
         number = self._parts.get(folder, -1) + 1
         try:
@@ -189,14 +216,14 @@ class _Files:
         except OSError as error:
             raise NoRoom(error.errno, error.strerror) if error.errno in NO_ROOM else error from None
         self._parts[folder] = number
-        writer = columns.library("pyarrow.parquet").ParquetWriter
-        return writer(out, schema, compression=COMPRESSION), out
+        writer = columns.library("pyarrow.parquet").ParquetWriter(out, schema, compression=COMPRESSION)
+        return writer, out, _RowGroups(writer, out)
 
     def close(self) -> None:
         while self._open:
             self._close(*self._open.popitem()[1])
 
-    def _close(self, writer: Any, out: WholeFile) -> None:
+    def _close(self, writer: Any, out: WholeFile, _: _RowGroups) -> None:
         with out:
             writer.close()
 

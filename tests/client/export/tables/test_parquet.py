@@ -2,6 +2,8 @@
 
 import datetime
 import os
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from tests.judges import library
 from utracefs.export import Exported, write_parquet, write_parquet_file
 from utracefs.export.tables import parquet
 from utracefs.export.tables.sql import open_tables
+from utracefs.recordings.partial_files import WholeFile
 from utracefs.recordings.perf_data.format import Feature
 from utracefs_protocol.errors import TraceError
 
@@ -204,6 +207,31 @@ def test_more_events_than_files_are_open(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(parts) == 2
         numbers = [i for part in parts for i in pq.ParquetFile(part).read().column("n").to_pylist()]
         assert numbers == list(range(n, len(records), 4))
+
+
+def test_the_descriptions_of_many_row_groups_have_room_on_a_full_disk(tmp_path: Path) -> None:
+    """Towards the end rows are divided into ever smaller groups, each with a description behind the rows."""
+    arrow, pq = library("pyarrow"), library("pyarrow.parquet")
+    arrays = {f"n{i}": arrow.array(range(20_000)) for i in range(8)}
+    batch = arrow.record_batch(arrays | {"s": arrow.array(["x" * 500, "y"] * 10_000)})
+    room = parquet._Room()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, limits[1]))
+        with (
+            WholeFile(str(tmp_path / "out")) as out,
+            pq.ParquetWriter(out, batch.schema, compression=parquet.COMPRESSION) as writer,
+        ):
+            groups = parquet._RowGroups(writer, out)
+            for _ in range(20):
+                room.write(batch, groups.write)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    metadata = pq.ParquetFile(tmp_path / "out").metadata
+    assert metadata.num_row_groups > 20 and room.missing
+    assert metadata.num_rows + room.missing == 20 * batch.num_rows
 
 
 def test_a_broken_file_is_written_up_to_the_broken_place(tmp_path: Path) -> None:
