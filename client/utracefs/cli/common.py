@@ -230,7 +230,10 @@ def _connect(directory: str | None, hello_s: float) -> "Tracefs":
     try:
         tree = Tracefs(directory, timeout_s=hello_s)
     except OSError as error:
-        path = str(error.filename or os.path.join(candidates(directory)[0], TRACEFS_SOCKET))
+        if isinstance(error, FileNotFoundError) or not error.filename:
+            path = " and ".join(os.path.join(one, TRACEFS_SOCKET) for one in candidates(directory))
+        else:
+            path = str(error.filename)
         kind = NoAnswer if isinstance(error, TimeoutError | BlockingIOError) else Failure
         raise kind(path, why_no_connection(error, hello_s)) from None
     try:

@@ -29,8 +29,9 @@ def test_one_of_our_own_for_a_command(cli: Cli, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(cli.home))
     with running_or_own(None, has_command=True) as (tree, own):
         assert own and tree.read_file("tracing_on") == b"1\n"
-    with pytest.raises(Failure, match="no daemon is there"), running_or_own(None, has_command=False):
+    with pytest.raises(Failure, match="no daemon is there") as error, running_or_own(None, has_command=False):
         pass
+    assert error.value.about == f"{cli.home}/utracefs/tracefs and /run/utracefs/tracefs"
 
 
 def test_a_directory_that_was_named_must_have_one() -> None:
