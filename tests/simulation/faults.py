@@ -45,8 +45,9 @@ FAULTS: dict[str, Fault] = {}
 SELDOM = {
     "rings_are_read_before_all_of_them_are_back",
     "the_log_is_rewritten_in_place",
+    "half_a_limit_is_measured_by_what_others_hold",
 }
-"""Not found in a minute, or not on every machine: a kill must come at the right place."""
+"""Not found in a minute, or not on every machine: a kill must come at the right place, or a wait."""
 
 
 def fault(place: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -377,8 +378,16 @@ def a_corrupt_ring_ends_every_connection(real: Any, port: Port) -> None:
         port._close(accepted)
 
 
+@fault(Shares, "refusal")
+def a_user_is_refused_for_what_others_hold(
+    real: Any, shares: Shares, resource: Any, uid: int, amount: int = 1, **privileged: bool
+) -> Any:
+    others = shares.total(resource) - shares.held(resource, uid)
+    return real(shares, resource, uid, amount + others, **privileged)
+
+
 @fault(Shares, "most_of")
-def a_user_is_refused_for_what_others_hold(real: Any, shares: Shares, resource: Any, uid: int) -> int:
+def half_a_limit_is_measured_by_what_others_hold(real: Any, shares: Shares, resource: Any, uid: int) -> int:
     others = shares.total(resource) - shares.held(resource, uid)
     return max(0, int(real(shares, resource, uid)) - others)
 
