@@ -136,7 +136,7 @@ class _SystemDirectory(Rows[_System]):
         """Modes of thousands of events without looking at each."""
         for name, kind in self.names():
             row = _SYSTEM_FILES.get(name)
-            yield name, kind, Rows.mode if row is None else row.mode
+            yield name, kind, Directory.mode if row is None else row.mode
 
 
 @attrs.frozen

@@ -37,7 +37,7 @@ STEPS = [
     "utracefsd.daemon.Rings",
     "utracefsd.server.serve._max_descriptors",
     "utracefsd.server.serve.listening",
-    "utracefsd.connections.port.Port.listen",
+    "utracefsd.connections.acceptor.Acceptor.listen",
     "utracefsd.server.serve.Server",
     "utracefsd.server.serve.Serving",
     "utracefsd.server.sd_notify.Notifier.ready",

@@ -78,7 +78,7 @@ def a_message(folder: Path) -> str:
     messages = folder / "protocol/utracefs_protocol/messages/tracefs.py"
     insert_behind(messages, "class StatPath(", code("Exists"))
     connection = folder / "daemon/utracefsd/connections/tracefs_connection.py"
-    insert_behind(connection, "    def _stat(", code("_exists"))
+    insert_behind(connection, "    def _list_dir(", code("_exists"))
     (row,) = re.findall(r"`(messages\.Exists: .*?)`", PAGE)
     insert(connection, "messages.StatPath: ", f"    {row},\n")
     insert_behind(folder / "client/utracefs/tree/tracefs.py", "    def stat(", code("exists"))
