@@ -180,7 +180,7 @@ class Port:
         except OSError:
             sock.close()
             return None
-        link, connection = Link(sock, peer), None
+        link, connection, accepted = Link(sock, peer), None, None
         try:
             if len(self._accepted) >= self.max_connections:
                 raise TraceError(errno.EMFILE, self._rules.full.format(len(self._accepted)))
@@ -190,17 +190,19 @@ class Port:
             now_ns = self._now_ns()
             accepted = AcceptedConnection(link, connection, link.fileno(), SLICE_NS, now_ns, self._shares)
             self._epoll.register(link.fileno(), accepted.mask)
+            for resource in OF_A_CONNECTION:
+                accepted.hold(resource, 1)
         except TraceError as refusal:
             self._refuse(link, refusal)
             return None
         except Exception as error:  # noqa: BLE001 - counted and logged
             self._faults.note(error, f"a connection of pid {peer.pid} was not taken")
+            if accepted is not None:
+                accepted.hold_nothing()
             if connection is not None:
                 self._close_connection(connection)
             link.abandon()
             return None
-        for resource in OF_A_CONNECTION:
-            accepted.hold(resource, 1)
         self._accepted[link.fileno()] = self._by_connection[connection] = accepted
         return accepted
 
