@@ -253,7 +253,7 @@ def test_a_program_that_ends_while_the_daemon_has_a_full_queue(
             program = subprocess.Popen([short], env=environment)
             time.sleep(0.3)
         assert program.wait(60) == 0
-        # A busy daemon accepts it some time later, behind those that filled the queue.
+        # A busy daemon accepts it some time later, behind the connections that filled the queue.
         wait_for(lambda: b"entries-written: 1/1 " in tree.read_file("trace"), "its record")
         emitted, _ = stats(tree.read_file("events/user_events/cons/stats"))
     assert emitted == 1
