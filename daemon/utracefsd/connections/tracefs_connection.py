@@ -325,18 +325,17 @@ class TracefsConnection:
         file = self._file(number)
         if message.flags is not None:
             file.blocking = not message.flags & os.O_NONBLOCK
-        waits = _Waiting(number, size)
         if file.blocking and any(one.handle == number and one.size is not None for one in self._waiting):
-            return waits  # behind earlier reads
+            return _Waiting(number, size)  # behind earlier reads
         try:
             return file.read(size)
         except TraceError as error:
             if error.errno != errno.EAGAIN or not file.blocking:
                 raise
-        return waits
+        return _Waiting(number, size)
 
     def _write(self, message: messages.Write) -> int:
-        file = self._file(message.handle, TraceError(errno.EINVAL, "a perf event cannot be written"))
+        file = self._file(message.handle, errno.EINVAL, "a perf event cannot be written")
         if message.writer is None:
             file.written_by(self._peer.pid, None)
         else:
@@ -356,8 +355,8 @@ class TracefsConnection:
         return cpu
 
     def _seek(self, message: messages.Seek) -> int:
-        of_perf = TraceError(errno.ESPIPE, "a perf event has no position")
-        return self._file(message.handle, of_perf).seek(message.offset)
+        file = self._file(message.handle, errno.ESPIPE, "a perf event has no position")
+        return file.seek(message.offset)
 
     def _poll(self, message: messages.Poll) -> _Waiting | None:
         return None if self._handle(message.handle).ready() else _Waiting(message.handle, None)
@@ -432,13 +431,13 @@ class TracefsConnection:
             raise _not_open(number)
         return self._handles[number]
 
-    def _file(self, number: int, of_perf: TraceError | None = None) -> OpenFile:
-        """of_perf: the error for a perf event."""
+    def _file(self, number: int, perf_errno: int = errno.EINVAL, perf_text: str = "") -> OpenFile:
+        """perf_errno, perf_text: the error for a perf event."""
         opened = self._handle(number)
         if isinstance(opened, OpenFile):
             return opened
-        if of_perf is not None and isinstance(opened, PerfEvent):
-            raise of_perf
+        if isinstance(opened, PerfEvent):
+            raise TraceError(perf_errno, perf_text)
         raise TraceError(errno.EINVAL, f"handle {number} is a stream: look into its ring")
 
     def _wait(self, waiting: _Waiting, msgid: int) -> None:

@@ -4,6 +4,7 @@ The lowest layer.
 
 comms         names of threads
 procfs        /proc and /sys
+disk          calls that change files; simulated in tests
 peer          identity of the process at the other end of a connection, and the user whose limits count it
 shares        every limit per user
 closing       closing descriptors that came from other processes

@@ -150,7 +150,7 @@ class _RowGroups:
     large where `_Room` divides rows."""
 
     def __init__(self, writer: Any, out: BinaryIO) -> None:
-        self._writer = writer
+        self.writer = writer
         self._out = out
         self._described_bytes = 0
         """Space for the descriptions of the groups so far."""
@@ -160,7 +160,7 @@ class _RowGroups:
         described = self._described_bytes + sum(map(_description_bytes, rows.schema.names, rows.columns))
         if isinstance(self._out, WholeFile):
             self._out.need(2 * rows.nbytes + described + _END_BYTES + _COLUMN_BYTES * rows.num_columns)
-        self._writer.write_batch(rows, _ROW_GROUP)
+        self.writer.write_batch(rows, _ROW_GROUP)
         self._described_bytes = described
 
 
@@ -194,7 +194,7 @@ class _Files:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._open: OrderedDict[tuple[str, EventDecoder], tuple[Any, WholeFile, _RowGroups]] = OrderedDict()
+        self._open: OrderedDict[tuple[str, EventDecoder], tuple[_RowGroups, WholeFile]] = OrderedDict()
         self._parts: dict[str, int] = {}
 
     def write(self, folder: str, event: EventDecoder, batch: "pyarrow.RecordBatch") -> None:
@@ -204,9 +204,9 @@ class _Files:
                 self._close(*self._open.popitem(last=False)[1])
             self._open[key] = self._create(folder, batch.schema)
         self._open.move_to_end(key)
-        self._open[key][2].write(batch)
+        self._open[key][0].write(batch)
 
-    def _create(self, folder: str, schema: "pyarrow.Schema") -> tuple[Any, WholeFile, _RowGroups]:
+    def _create(self, folder: str, schema: "pyarrow.Schema") -> tuple[_RowGroups, WholeFile]:
         path = os.path.join(self._directory, folder)
         number = self._parts.get(folder, -1) + 1
         try:
@@ -217,15 +217,15 @@ class _Files:
             raise NoRoom(error.errno, error.strerror) if error.errno in NO_ROOM else error from None
         self._parts[folder] = number
         writer = columns.library("pyarrow.parquet").ParquetWriter(out, schema, compression=COMPRESSION)
-        return writer, out, _RowGroups(writer, out)
+        return _RowGroups(writer, out), out
 
     def close(self) -> None:
         while self._open:
             self._close(*self._open.popitem()[1])
 
-    def _close(self, writer: Any, out: WholeFile, _: _RowGroups) -> None:
+    def _close(self, groups: _RowGroups, out: WholeFile) -> None:
         with out:
-            writer.close()
+            groups.writer.close()
 
 
 def _watched(reading: Reading, progress: Progress | None) -> Iterator[Batch]:

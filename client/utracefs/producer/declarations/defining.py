@@ -77,14 +77,21 @@ else:
         return function  # without typing
 
 
+_NUMBERS: dict[object, tuple[str, int]] = {
+    bool: ("bool", 1),
+    int: ("s64", 8),
+    float: ("double", 8),
+    f32: ("float", 4),
+    **{one: (one.__name__, int(one.__name__[1:]) // 8) for one in (u8, u16, u32, u64, s8, s16, s32, s64)},
+}
+"""Name and bytes; also of the elements of arrays."""
 FIELDS: dict[object, str] = {
-    bool: "struct bool {} 1",
-    int: "s64 {}",
-    float: "struct double {} 8",
-    f32: "struct float {} 4",
+    **{
+        one: f"{name} {{}}" if name[1:].isdigit() else f"struct {name} {{}} {size}"
+        for one, (name, size) in _NUMBERS.items()
+    },
     str: "__rel_loc char[] {}",
     bytes: "__rel_loc u8[] {}",
-    **{one: f"{one.__name__} {{}}" for one in (u8, u16, u32, u64, s8, s16, s32, s64)},
 }
 _ARRAYS: dict[object, str] = {str: "char[{}] {}", bytes: "unsigned char[{}] {}"}
 _KNOWN = (
@@ -223,13 +230,12 @@ def _field(
     if length and isinstance(length[0], int) and origin in _ARRAYS:
         return _ARRAYS[origin].format(length[0], field)
     arguments = getattr(origin, "__args__", ())
-    if length and isinstance(length[0], int) and arguments and arguments[0] in FIELDS.keys() - _ARRAYS:
+    if length and isinstance(length[0], int) and arguments and arguments[0] in _NUMBERS:
         if length[0] < 1 or arguments[1:] not in ((), (...,)):
             raise ValueError(
                 f"{where}: an array has 1 number or more, of one type: Annotated[Sequence[T], N]"
             )
-        words = FIELDS[arguments[0]].split()  # u32 {}; struct float {} 4
-        name, size = (words[1], int(words[3])) if words[2:] else (words[0], int(words[0][1:]) // 8)
+        name, size = _NUMBERS[arguments[0]]
         return f"struct {name}_{length[0]} {field} {length[0] * size}"
     shown = found.__name__ if isinstance(found, type) else repr(found)
     raise ValueError(f"{where}: {shown} is not the type of a field; use {_KNOWN}")
