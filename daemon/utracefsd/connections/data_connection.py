@@ -633,6 +633,7 @@ class DataConnection:
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
         if self._rings.in_use(fd):
             self._services.take_in_all()  # notices the end of a connection that has just had it
+            self._rings.take_from_former(fd, self.peer)
         self._fds.remove(fd)
         self._fds.remove(doorbell)
         ring = self._ring = self._rings.adopt(

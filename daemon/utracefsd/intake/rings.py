@@ -415,9 +415,23 @@ class Rings:
 
     def in_use(self, fd: int) -> bool:
         """Whether a connection has the ring of this memory."""
+        return self._of_connection(fd) is not None
+
+    def _of_connection(self, fd: int) -> _Owned | None:
         key = key_of(fd)
         owned = None if key is None else self._by_key.get(key)
-        return owned is not None and owned not in self._orphans
+        return None if owned in self._orphans else owned
+
+    def take_from_former(self, fd: int, peer: Peer) -> None:
+        """A program hands its ring over again: end its former connection, if that still has the ring.
+
+        It put a file over its socket, which stays open while one of its threads waits in it, or as long as it
+        has a duplicate.
+        """
+        owned = self._of_connection(fd)
+        if owned is not None and (owned.ring.pid, owned.uid) == (peer.pid, peer.uid):
+            owned.failed(TraceError(errno.EBUSY, "its program gave the ring to a new connection"))
+            self._services.end_failed()
 
     def drop(self, ring: DataRing) -> None:
         """Its producer is gone: take in what it committed, and forget the ring; up to a second later if a

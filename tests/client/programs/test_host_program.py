@@ -113,6 +113,25 @@ def test_a_program_that_puts_a_file_over_one_of_our_numbers(work: Work, which: i
     assert work.numbers()[3] == list(range(10))
 
 
+def test_a_program_that_puts_a_file_over_our_sockets_which_stay_open(work: Work) -> None:
+    """The daemon sees no end of the former connection when it gets the data ring on the next one."""
+    work.run(
+        """
+    emit(1)
+    sockets = [number for number, link in ours().items() if link.startswith("socket:")]
+    kept = [os.dup(number) for number in sockets]
+    for number, fd in zip(sockets, files(len(sockets))):
+        os.dup2(fd, number)
+    utracefs.event("another u8 a")  # the thread is woken
+    wait_for(recovered)
+    emit(2)
+    assert utracefs.flush(60)
+    """,
+        FILES,
+    )
+    assert work.numbers() == {who: list(range(10)) for who in (1, 2)}
+
+
 def test_a_daemonized_double_fork_that_closes_all(work: Work) -> None:
     work.run(
         """
