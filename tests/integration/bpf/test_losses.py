@@ -56,8 +56,9 @@ def test_two_tools_and_a_flood(daemon: DaemonProcess) -> None:
         for n in range(500_000):
             request.emit(200, n, "/a/path/of/some/length")
         time.sleep(0.1)
-        answers = [counted_and_lost(tool.end()) for tool in (one, other)]
-    assert [counted + lost for counted, lost in answers] == [500_000] * 2
+        for tool in (one, other):
+            counted, lost = counted_and_lost(tool.end())
+            assert 500_000 <= counted + lost < 500_000 + one.nr_done + other.nr_done
 
 
 def test_ctrl_c_does_not_wait_for_a_slow_program(daemon: DaemonProcess) -> None:

@@ -121,6 +121,8 @@ class Bpftrace:
         ]
         text = f"{around[0]} {text} {around[1]} tracepoint:user_events:bt_done {{ exit(); }}"
         self._seen = b""
+        self.nr_done = 0
+        """How often `bt_done` was emitted to end it."""
         self._process = Popen(
             [*command, "-B", "line", *options, "-e", text],
             stdout=subprocess.PIPE,
@@ -169,9 +171,16 @@ class Bpftrace:
         return self._process.returncode, (self._seen + out).decode(), error.decode()
 
     def end(self) -> tuple[int, str, str]:
-        """Its status, output and errors."""
-        self._events["bt_done"].emit()
-        out, error = self._process.communicate(timeout=ANSWER_S)
+        """Its status, output and errors. Behind a flood `bt_done` may be lost, too."""
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            self._events["bt_done"].emit()
+            self.nr_done += 1
+            try:
+                out, error = self._process.communicate(timeout=5)
+                break
+            except subprocess.TimeoutExpired:
+                assert time.monotonic() < deadline
         errors = [
             line for line in error.decode().splitlines(True) if not line.startswith("Attached ")
         ]  # 0.27
