@@ -19,7 +19,7 @@ import utracefs_protocol
 from bench.measure import Row, daemon, ratio_row
 
 RUNS = 31
-AT_MOST = 0.25
+AT_MOST = 0.10
 PATH = os.pathsep.join(str(Path(*package.__path__[:1]).parent) for package in (utracefs, utracefs_protocol))
 EVENT = "import utracefs; utracefs.event('first u32 a; __rel_loc char[] s').emit(1, 'x')"
 TIMED = """\

@@ -58,5 +58,5 @@ def rows() -> Iterator[Row]:
                 emit_us.append(child_us(functools.partial(event.emit, 1))[1])
                 tree.write_file("events/user_events/bench_fork/enable", b"0")
     more_us = statistics.median(with_us) - statistics.median(without_us)
-    yield at_most_row("the first emit of a forked child", statistics.median(emit_us), 1000, "us")
+    yield at_most_row("the first emit of a forked child", statistics.median(emit_us), 300, "us")
     yield at_most_row("what a fork costs more", more_us, 150, "us")
