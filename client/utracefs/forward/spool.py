@@ -131,6 +131,9 @@ class Spool:
         """First and last sequence number: batches on the disk that were sent, dropped or found damaged."""
         self._is_closed = False
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (directory / "state.json").exists():
+            why = "an earlier version wrote this spool: let that version send its records, then remove "
+            raise OSError(errno.EPROTO, why + "state.json, acked and *.segment", str(directory))
         self.is_new = not (directory / "lock").exists()
         """False: it was used before."""
         with contextlib.ExitStack() as stack:

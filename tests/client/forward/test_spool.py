@@ -274,6 +274,11 @@ def test_other_versions(tmp_path: Path) -> None:
         db.execute("pragma user_version = 9")
     with pytest.raises(OSError, match="is of version 9"):
         Spool(tmp_path / "new", MIN_SIZE)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/state.json").write_bytes(b"{}")
+    with pytest.raises(OSError, match=r"let that version send its records, then remove"):
+        Spool(tmp_path / "old", MIN_SIZE)
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["state.json"]
 
 
 def flip(path: Path, at: int) -> None:
