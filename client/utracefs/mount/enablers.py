@@ -114,7 +114,7 @@ class Enablers:
         self._connected: dict[AddressSpace, Connected] = {}
         self._due: list[_Due] = []
         self._is_setting = False
-        self._settles = False
+        self._will_refresh = False
         self._tokens = itertools.count(1)
         self.leaving = Gate()
         """A gate, held while the daemon is notified of ended processes."""
@@ -151,16 +151,16 @@ class Enablers:
         """In the memory thread: False when the word cannot be written."""
         return not self._set_bits(connected, [token])
 
-    def settle(self) -> None:
+    def refresh_later(self) -> None:
         """Look for ended and new processes; once for all callers of this turn of the loop, after the bits
         that they set."""
-        if not self._settles:
-            self._settles = True
-            self._connections.timers.later(0, self._settle)
+        if not self._will_refresh:
+            self._will_refresh = True
+            self._connections.timers.later(0, self._refresh)
 
-    def _settle(self) -> None:
-        self._settles = False
-        self._memory.submit(self._spaces.settle, self._settled)
+    def _refresh(self) -> None:
+        self._will_refresh = False
+        self._memory.submit(self._spaces.refresh, self._refreshed)
 
     def daemon_came(self) -> None:
         """Register all enablers with the next daemon."""
@@ -178,7 +178,7 @@ class Enablers:
     def _leave(self) -> None:
         """In the memory thread. Children not found yet have bits, too."""
         with contextlib.suppress(OSError):
-            self._spaces.settle()
+            self._spaces.refresh()
         for space in self._spaces:
             self._clear_all(space)
         self._spaces.close()
@@ -191,7 +191,7 @@ class Enablers:
             connected = self._connected[space] = Connected(space)
             # If it has ended already, or cannot be watched, the next look notices.
             with contextlib.suppress(OSError):
-                connected.forget_process = self.watch_process(space.pid, self.settle)
+                connected.forget_process = self.watch_process(space.pid, self.refresh_later)
             yield from self._bring(connected)
         else:
             yield connected.ready
@@ -255,7 +255,7 @@ class Enablers:
         self._set(connected, list(connected.state))
         if connected.state:
             # Children forked before have their own bits, which are not set yet.
-            self.settle()
+            self.refresh_later()
 
     def _born(self, child: AddressSpace, parent: AddressSpace) -> None:
         """In the memory thread: make a child's bits those of its parent, whose word is up to date; then
@@ -329,7 +329,7 @@ class Enablers:
 
         channel.finish(finished)
 
-    def _settled(self, _result: object, failure: OSError | None) -> None:
+    def _refreshed(self, _result: object, failure: OSError | None) -> None:
         if failure is not None:
             logger.error("looking for processes: %s", failure)
 
@@ -367,7 +367,7 @@ class Enablers:
                 self._was_set(one, tokens)
             if any(one.seq is not None for one in due):
                 # Descendants not found yet have bits, too, and the switching user waits for them as well.
-                self._memory.submit(self._spaces.settle, functools.partial(self._acknowledge, due))
+                self._memory.submit(self._spaces.refresh, functools.partial(self._acknowledge, due))
             if self._due and not self._is_setting:
                 self._set_due()
 
@@ -376,7 +376,7 @@ class Enablers:
         )
 
     def _acknowledge(self, due: "list[_Due]", _result: object, failure: OSError | None) -> None:
-        self._settled(None, failure)
+        self._refreshed(None, failure)
         for one in due:
             if one.seq is not None and one.connected.channel is not None:
                 one.connected.channel.notify(EnablersWritten(one.seq))
@@ -408,7 +408,7 @@ class Enablers:
     def _ended(self, connected: Connected) -> None:
         """The daemon ended; this also concerns children of the space not found yet."""
         self._clear(connected)
-        self.settle()
+        self.refresh_later()
 
     def _clear_all(self, space: AddressSpace) -> None:
         """In the memory thread."""

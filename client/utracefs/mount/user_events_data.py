@@ -109,7 +109,7 @@ class UserEventsData:
     def release(self, file: DataFile) -> Steps:
         """At its end the daemon has dropped the references."""
         self._files.discard(file)
-        self._enablers.settle()
+        self._enablers.refresh_later()
         yield Wait(lambda resume: file.channel.finish(lambda: resume(None, None)))
         return b""
 
@@ -273,7 +273,7 @@ class UserEventsData:
 
     def _name_to_delete(self, tid: int, argument: int) -> bytes:
         """In the memory thread. Ended processes have no references any more."""
-        self._spaces.settle()
+        self._spaces.refresh()
         return self._space_of(tid).read_string(argument, MAX_COMMAND_STRING)
 
     def _space_of(self, tid: int) -> AddressSpace:

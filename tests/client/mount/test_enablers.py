@@ -147,12 +147,12 @@ class TestChanges:
         world.memory.is_late = True
         world.kernel.timers.run()
         world.memory.run()
-        before = world.spaces.settled
+        before = world.spaces.refreshes
         for seq, enabler in enumerate(enablers, 1):
             world.change(seq, (enabler, 1))
         world.kernel.timers.run()
         world.memory.run()
-        assert world.spaces.settled == before + 2  # the second and third change were set together
+        assert world.spaces.refreshes == before + 2  # the second and third change were set together
 
     def test_an_enabler_that_was_taken_back_is_left_alone(self, world: World) -> None:
         space = world.space()
@@ -299,7 +299,7 @@ class TestProcesses:
         child = world.spaces.fork(parent, 78)
         child.write(WORD, b"\x03")
         daemon.errors[b"shop"] = errno.EADDRINUSE
-        world.spaces.settle()
+        world.spaces.refresh()
         assert list(child.enablers) == [(WORD, 1)]
         assert child.word(WORD) == 0
 
@@ -307,7 +307,7 @@ class TestProcesses:
         space = world.space()
         world.add(space, 0)
         world.spaces.gone.append(space)
-        world.enablers.settle()
+        world.enablers.refresh_later()
         world.kernel.timers.run()
         assert world.channels[0].closed and world.enablers.leaving.is_open
         world.enablers.daemon_came()
@@ -329,7 +329,7 @@ class TestProcesses:
         space = world.space()
         world.add(space, 0)
         world.spaces.gone.append(space)
-        world.enablers.settle()
+        world.enablers.refresh_later()
         world.kernel.timers.run()
         assert world.channels[0].closed
 
@@ -338,7 +338,7 @@ class TestProcesses:
         daemon.silent = True
         world.add(space, 0)
         world.spaces.gone.append(space)
-        world.enablers.settle()
+        world.enablers.refresh_later()
         world.kernel.timers.run()
         [channel] = world.channels
         assert not channel.closed
@@ -355,7 +355,7 @@ class TestProcesses:
         children = [world.spaces.fork(parent, 100 + i) for i in range(50)]
         world.kernel.refused_connections = 30
         daemon.enabled = True
-        world.spaces.settle()
+        world.spaces.refresh()
         world.kernel.pass_time(1)
         assert [child.word(WORD) for child in children] == [1] * 50
 
@@ -363,9 +363,9 @@ class TestProcesses:
         def fail() -> None:
             raise OSError(errno.EMFILE, "no more descriptors")
 
-        world.spaces.settle = fail  # type: ignore[method-assign]
+        world.spaces.refresh = fail  # type: ignore[method-assign]
         with caplog.at_level(logging.ERROR):
-            world.enablers.settle()
+            world.enablers.refresh_later()
             world.kernel.timers.run()
         assert "no more descriptors" in caplog.text
 

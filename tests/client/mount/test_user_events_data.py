@@ -221,7 +221,7 @@ class TestDeleting:
         other = Program(kernel, 78, 1000)
         other.delete(fh, b"shop")
         assert kernel.data_channels[-1].log == [OpenFor(78, 5000, 1000, 0), EventDeletion(b"shop")]
-        assert kernel.data_channels[-1].closed and kernel.spaces.settled
+        assert kernel.data_channels[-1].closed and kernel.spaces.refreshes
         daemon.errors[EventDeletion] = errno.EBUSY
         fails(errno.EBUSY, lambda: other.delete(fh, b"shop"))
 

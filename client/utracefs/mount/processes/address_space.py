@@ -1,7 +1,7 @@
 """Address spaces with enable words: those of the programs that registered some, and of their forked children.
 
     of_caller(tid)   the address space of a thread that is in a call to us
-    settle()         finds children, drops ended ones
+    refresh()        finds children, drops ended ones
     Memory           reads and writes one (compiled; it explains why no other memory is accessed)
 
 **Identity of an address space.** The kernel keeps enablers in the mm and copies them at fork
@@ -246,7 +246,7 @@ class AddressSpaces:
             raise
         return self._take_in(process, uid, gid, memory)
 
-    def settle(self) -> None:
+    def refresh(self) -> None:
         """Add the forked address spaces, and drop the ended ones."""
         self.discover()
         for key, space in list(self._by_process.items()):

@@ -196,7 +196,7 @@ class FakeSpace:
 
 
 class FakeSpaces:
-    """By thread; `settle` tells of what the test put into `born` and `gone`."""
+    """By thread; `refresh` tells of what the test put into `born` and `gone`."""
 
     def __init__(self) -> None:
         self.spaces: dict[int, FakeSpace] = {}
@@ -204,7 +204,7 @@ class FakeSpaces:
         self.gone: list[FakeSpace] = []
         self.on_born: Callable[[FakeSpace, FakeSpace], None] = lambda child, parent: None
         self.on_gone: Callable[[FakeSpace], None] = lambda space: None
-        self.settled = 0
+        self.refreshes = 0
         self.closed = False
 
     def of_caller(self, tid: int) -> FakeSpace:
@@ -213,8 +213,8 @@ class FakeSpaces:
         except KeyError:
             raise OSError(errno.EPERM, f"thread {tid} is not ours to look into") from None
 
-    def settle(self) -> None:
-        self.settled += 1
+    def refresh(self) -> None:
+        self.refreshes += 1
         while self.born:
             self.on_born(*self.born.pop())
         while self.gone:
@@ -227,7 +227,7 @@ class FakeSpaces:
         return iter(self.spaces.values())
 
     def fork(self, parent: FakeSpace, pid: int) -> FakeSpace:
-        """Found by the next `settle`."""
+        """Found by the next `refresh`."""
         child = self.spaces[pid] = FakeSpace(
             pid,
             parent.uid,

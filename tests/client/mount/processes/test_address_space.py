@@ -143,7 +143,7 @@ def test_an_orphan_inherits(listener: Listener, canary: Canary) -> None:
     space = listener.spaces.of_caller(canary.pid)
     space.add(canary.at["private"], 31, enabler())
     orphan = int(canary.say("orphan"))
-    listener.spaces.settle()
+    listener.spaces.refresh()
     assert listener.take() == [("born", orphan, canary.pid)]
 
 
@@ -155,7 +155,7 @@ def test_an_orphan_of_several_gets_what_all_of_them_have(listener: Listener, can
     spaces.of_caller(child).add(at, 30, enabler())
     space.add(at, 29, enabler())
     orphan = int(canary.say("orphan"))
-    spaces.settle()
+    spaces.refresh()
     [found] = [space for space in spaces if space.pid == orphan]
     assert set(found.enablers) == {(at, 31)}
 
@@ -168,11 +168,11 @@ def test_relatives_from_before_inherit_nothing(listener: Listener, canary: Canar
     other = spaces.of_caller(second)
     assert not other.enablers
     [third] = canary.fork()
-    spaces.settle()
+    spaces.refresh()
     assert third not in {space.pid for space in spaces if space.enablers}
     assert not spaces.of_caller(canary.pid).enablers
     orphan = int(canary.say("orphan"))
-    spaces.settle()
+    spaces.refresh()
     assert not [space for space in spaces if space.pid == orphan and space.enablers]
     assert listener.take() == []
 
@@ -183,7 +183,7 @@ def test_exec_takes_all_away(listener: Listener, canary: Canary) -> None:
     space.add(at, 31, enabler())
     canary.exec()
     assert not space.is_alive()
-    spaces.settle()
+    spaces.refresh()
     assert listener.take() == [("gone", canary.pid)]
     assert not list(spaces)
     assert not space.set_bit(at, 8, 31, True)
@@ -210,7 +210,7 @@ def test_an_orphan_is_found_after_the_end_of_its_family(listener: Listener, cana
         for child in children:
             os.kill(child, signal.SIGSTOP)  # it shall survive the end of its parent
         canary.kill()
-        listener.spaces.settle()
+        listener.spaces.refresh()
         assert listener.take() == [
             *(("born", child, canary.pid) for child in children),
             ("gone", canary.pid),
@@ -218,7 +218,7 @@ def test_an_orphan_is_found_after_the_end_of_its_family(listener: Listener, cana
         for child in children:
             os.kill(child, signal.SIGKILL)
         wait_for(lambda: not any(space.is_alive() for space in listener.spaces))
-        listener.spaces.settle()
+        listener.spaces.refresh()
         assert sorted(listener.take()) == sorted(("gone", child) for child in children)
     finally:
         canary.close()
@@ -233,10 +233,10 @@ def test_a_child_of_vfork_is_its_parent(listener: Listener, canary: Canary) -> N
     space.add(canary.at["private"], 31, enabler())
     child = int(canary.say("vfork"))
     assert spaces.of_caller(child) is space
-    spaces.settle()
+    spaces.refresh()
     assert len(space.processes) == 2
     canary.say("vend")
-    spaces.settle()
+    spaces.refresh()
     assert len(space.processes) == 1
     assert listener.take() == []
 
@@ -248,20 +248,20 @@ def test_pids_begin_anew(listener: Listener, canary: Canary, monkeypatch: pytest
     spaces.of_caller(canary.pid).add(canary.at["private"], 31, enabler())
     [child] = canary.fork()
     spaces.last_pid = 2**22
-    spaces.settle()
+    spaces.refresh()
     assert listener.take() == [("born", child, canary.pid)]
     [child] = canary.fork()
     spaces.last_pid = address_space.last_pid()
     forks = address_space.fork_count()
     monkeypatch.setattr(address_space, "fork_count", lambda: forks + address_space.pid_max())
-    spaces.settle()
+    spaces.refresh()
     assert listener.take() == []
     listener.now += 0.2
-    spaces.settle()
+    spaces.refresh()
     assert listener.take() == [("born", child, canary.pid)]
     [child] = canary.fork()
     monkeypatch.setattr(address_space, "_MAX_SPAN", 0)
-    spaces.settle()
+    spaces.refresh()
     assert listener.take() == [("born", child, canary.pid)]
 
 
@@ -273,10 +273,10 @@ def test_a_pid_is_given_out_before_its_process_is_there(
     [child] = canary.fork()
     with monkeypatch.context() as patched:
         patched.setattr(address_space, "stat_of", lambda pid: None if pid == child else stat_of(pid))
-        spaces.settle()
+        spaces.refresh()
         assert listener.take() == []
     listener.now += 0.01
-    spaces.settle()
+    spaces.refresh()
     assert listener.take() == [("born", child, canary.pid)]
 
 
@@ -312,7 +312,7 @@ def test_too_many_children_are_said_once(
     listener.spaces.of_caller(canary.pid).add(canary.at["private"], 0, enabler())
     monkeypatch.setattr(address_space, "MAX_OF_USER", 2)
     canary.fork(3)
-    listener.spaces.settle()
+    listener.spaces.refresh()
     assert len(list(listener.spaces)) == 2
     [record] = caplog.records
     assert f"[Errno {errno.EMFILE}] more than 2 address spaces with enablers of user id" in record.message
@@ -356,7 +356,7 @@ try:
     assert not space.is_alive()
     if sys.argv[2] == "call":
         assert spaces.of_caller(other.pid) is not space
-    spaces.settle()
+    spaces.refresh()
     assert gone == [space]
     assert not spaces.of_caller(other.pid).enablers
     assert set(other.words().values()) == {0}
@@ -366,7 +366,7 @@ finally:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a pid namespace")
-@pytest.mark.parametrize("what", ["call", "settle"])
+@pytest.mark.parametrize("what", ["call", "refresh"])
 def test_a_pid_is_given_out_again(canary_program: Path, what: str) -> None:
     """In a namespace of its own, where the next pid can be chosen."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
