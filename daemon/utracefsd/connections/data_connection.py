@@ -148,7 +148,8 @@ class DataConnection:
         self.index_table = IndexTable()
         self._set_writers()
         self._packet_ns = 0
-        self._held = False
+        self._records_wait = False
+        """The next input is records, which have to wait until the rings of the previous daemon are back."""
         self._rings = services.rings
         self._on_behalf = False
         self._notifier: Notifier | None = None
@@ -191,7 +192,7 @@ class DataConnection:
         """The next input is records that have to wait, or the end while a `sync` waits."""
         if self._at_end and self._syncs and self._waits_for_rings():
             return True
-        return self._held and self._must_wait()
+        return self._records_wait and self._must_wait()
 
     def _set_writers(self) -> None:
         peer, writers = self.peer, self._services.all_writers
@@ -201,8 +202,8 @@ class DataConnection:
         )
 
     def _must_wait(self) -> bool:
-        self._held = self._services.time_of_records(self._packet_ns) is None
-        return self._held
+        self._records_wait = self._services.time_of_records(self._packet_ns) is None
+        return self._records_wait
 
     def receive(
         self, data: bytes, fds: Sequence[int], now_ns: int
@@ -368,7 +369,7 @@ class DataConnection:
 
     def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
         time_ns = self._services.time_of_records(self._packet_ns)
-        self._held = time_ns is None
+        self._records_wait = time_ns is None
         if time_ns is None:
             return offset
         self._services.save()

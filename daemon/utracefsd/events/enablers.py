@@ -110,7 +110,8 @@ class EnablerTable:
         self._pages: dict[tuple[int, int, int], _Page] = {}
         self._by_event: dict[Event, dict[Enabler | NotifiedEnabler, None]] = {}
         self._by_process: dict[tuple[int, int | None], dict[Enabler, None]] = {}
-        self._held: Counter[tuple[int, int | None]] = Counter()
+        self._connections: Counter[tuple[int, int | None]] = Counter()
+        """By process: see `hold`."""
         self._leaving: list[Enabler | NotifiedEnabler] = []
 
     def __len__(self) -> int:
@@ -200,14 +201,14 @@ class EnablerTable:
 
     def hold(self, peer: Peer) -> None:
         """A connection of the peer's process opened; its enablers live as long as one of them."""
-        self._held[peer.process] += 1
+        self._connections[peer.process] += 1
 
     def drop(self, peer: Peer) -> None:
         """A connection of the peer's process closed; with the last one its enablers are removed as in
         `close_notifier`. Must not raise: the enablers would leak until a restart."""
-        self._held[peer.process] -= 1
-        if not self._held[peer.process]:
-            del self._held[peer.process]
+        self._connections[peer.process] -= 1
+        if not self._connections[peer.process]:
+            del self._connections[peer.process]
             self._leaving += self._by_process.pop(peer.process, ())
         self.forget_leaving()
 

@@ -112,7 +112,8 @@ class EventTable:
         self._named: dict[bytes, dict[Event, None]] = {}
         self._next_multi_id = 0
         self.ids = EventIds(first_id, self.shares)
-        self._held: dict[Event, None] = {}
+        self._awaited: dict[Event, None] = {}
+        """See `hold`."""
         self._to_reap: dict[Event, None] = {}
         """Events without references."""
 
@@ -318,13 +319,13 @@ class EventTable:
         only this reference may be removed to make space for another (idle_events.py)."""
         for event in events:
             event.awaited = True
-            self._held[event] = None
+            self._awaited[event] = None
             self.acquire(event)
 
     def end_hold(self) -> None:
         """Drop these references."""
-        held, self._held = self._held, {}
-        for event in held:
+        awaited, self._awaited = self._awaited, {}
+        for event in awaited:
             event.awaited = False
             self.release(event)
 
@@ -363,7 +364,7 @@ class EventTable:
         if (fields := len(event.declaration.fields)) > FREE_FIELDS:
             self.shares.drop(Resource.FIELDS, event.owner_uid, fields - FREE_FIELDS)
         self._to_reap.pop(event, None)
-        self._held.pop(event, None)
+        self._awaited.pop(event, None)
         for removed in self.on_removed:
             removed(event)
         self.status_file.free(event.status_index)

@@ -19,8 +19,8 @@ cdef class DataRing:
     cdef public bint is_early           # records with an unknown write_index wait for its registration
     cdef public bint dead               # the connection is gone: step over uncommitted records
     cdef readonly bint corrupt
-    cdef uint32_t wait_us               # how long its producer may wait for room; 0: and it is never held
-    cdef public bint is_held            # its next record waits for room in the ring of a lossless reader
+    cdef uint32_t wait_us               # how long its producer may wait for room; 0: the ring never waits
+    cdef public bint waits_for_room     # its next record waits for room in the ring of a lossless reader
     cdef readonly uint64_t taken        # records taken in, refused ones included
     cdef uint64_t holes                 # written by dr_next: records of a producer that died
     cdef dr_taken head                  # the oldest record not yet dispatched, if it is in a round

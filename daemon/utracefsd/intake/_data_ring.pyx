@@ -95,7 +95,7 @@ cdef class DataRing:
     key: (st_dev, st_ino) of its memory: the same in every process and for every descriptor of the ring.
     pid: The peer's process, by SO_PEERCRED.
     writers: Its threads.
-    is_held: The next record waits for room in the ring of a lossless reader.
+    waits_for_room: The next record waits for room in the ring of a lossless reader.
     is_early: Records with an unknown write_index wait for its registration, unless the process is gone.
     dead: The process is gone: take in committed records, step over the others.
     corrupt: The shared memory is invalid: end the connection with EPROTO.

@@ -205,7 +205,7 @@ cdef class Intake:
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.writers.begin_round()
-                ring.is_held = False
+                ring.waits_for_room = False
                 if dr_look(&ring.c) == DR_CORRUPT:
                     ring.corrupt = True
                 else:
@@ -374,12 +374,12 @@ cdef class Intake:
             and ring.head.write_index & ~DR_REFUSED >= <uint32_t>PyList_GET_SIZE(ring.table.tracepoints)
         ):
             return False    # its registration comes after it, over the socket
-        if nr_holding and ring.wait_us and self.is_held(ring):
-            ring.is_held = self.has_more = True
+        if nr_holding and ring.wait_us and self.must_wait(ring):
+            ring.waits_for_room = self.has_more = True
             return False
         return True     # also one with a future time: a producer's wrong clock must not block its ring
 
-    cdef bint is_held(self, DataRing ring) noexcept:
+    cdef bint must_wait(self, DataRing ring) noexcept:
         """Whether an instance that gets its next record has a lossless reader without room."""
         cdef list tracepoints = ring.table.tracepoints
         cdef PageReader reader

@@ -450,7 +450,7 @@ class Rings:
                 if ring.pending_bytes and not self._may_be_filling(owned):
                     ring.dead = True
                     self.take_in()
-                is_finished = ring.corrupt or (ring.dead and not ring.is_held)
+                is_finished = ring.corrupt or (ring.dead and not ring.waits_for_room)
                 is_left = ring.pending_bytes > 0 and not is_finished and self._leave(owned)
             finally:
                 if not is_left:
@@ -526,7 +526,9 @@ class Rings:
             self.round()
             for owned in ended:
                 ring = owned.ring
-                is_unfinished = ring.pending_bytes and (ring.is_held or (not ring.dead and owned.looks >= 0))
+                is_unfinished = ring.pending_bytes and (
+                    ring.waits_for_room or (not ring.dead and owned.looks >= 0)
+                )
                 if owned in self._orphans and not is_unfinished:
                     self._forget(owned)
 
