@@ -203,6 +203,7 @@ cdef class OtlpRecords(RecordWriter):
         cdef set scopes = set()
         cdef dict counts = {}
         cdef bint is_carried = False
+        # The item that the previous request had no space for is encoded already: it is the first of this one.
         if self._carried:
             memmove(self._text, self._text + self._used - self._carried, self._carried)
             self._used = self._carried
@@ -221,12 +222,15 @@ cdef class OtlpRecords(RecordWriter):
                     break
                 self._append(event, &raw)
             plan = self._plan
+            # A request has the envelope of a scope once, with the first record of that scope.
             if not plan._count and (plan.is_span, plan.scope) not in scopes:
                 scopes.add((plan.is_span, plan.scope))
                 around += plan._envelope
+            # A first item is taken whatever its size: no other request would have more space for it.
             if count and self._used + around > max_bytes:
                 self._carried = self._used - used
                 break
+            # Logs and spans have different paths, and each scope a message of its own: there a run ends.
             if before is not None and (plan.is_span != before.is_span or plan.scope != before.scope):
                 found.append((before.is_span, before.scope, self._cut(begin, used), in_run))
                 begin = used
@@ -240,6 +244,7 @@ cdef class OtlpRecords(RecordWriter):
         if before is not None:
             used = self._used - self._carried
             found.append((before.is_span, before.scope, self._cut(begin, used), in_run))
+        # Plans are used for later requests, too, which count anew.
         for plan in plans:
             counts[plan] = plan._count
             plan._count = 0
@@ -353,7 +358,10 @@ cdef class OtlpRecords(RecordWriter):
             if line.full:
                 break
             getter = &event.getters[i]
+            # This cannot fail: all fields are within the record, or `_append` passes with_fields as False.
             find_bytes(&getter.place, raw.entry, raw.size, &data, &length)
+            # Protobuf's strings must be UTF-8, and a program's texts may be anything. The converted text
+            # stays in `_kept`, since `special` may point to it until the record is complete.
             if getter.kind == TEXT_VALUE:
                 length = text_length(data, length)
                 if not is_ascii(data, length):
@@ -365,6 +373,7 @@ cdef class OtlpRecords(RecordWriter):
                 <Role>roles[i], plan.is_span, getter, data, length, special
             ):
                 continue
+            # An attribute begins with its size, so each value is measured before it is written.
             key = <bytes>plan._keys[i]
             if getter.kind == SIGNED_VALUE:
                 value = <uint64_t>load_signed(data, length)
@@ -372,7 +381,7 @@ cdef class OtlpRecords(RecordWriter):
                 put_tagged(line, VALUE_INT, value)
             elif getter.kind == UNSIGNED_VALUE:
                 value = load_unsigned(data, length)
-                if value >> 63:
+                if value >> 63:                 # OTLP's integers are signed
                     length = 19 if value < <uint64_t>10000000000000000000u else 20
                     put_attribute_head(line, tag, key, 2 + length)
                     put_tagged(line, VALUE_STRING, length)

@@ -99,6 +99,7 @@ class Forwarder:
         self._wanted: Final = wanted
         self._address: Final = address
         self.drain_s: Final = drain_s
+        # Each batch carries host and boot, so that a target can tell the times of two boots apart.
         here = Origin.here("mono")
         self.host: Final = Origin(host or here.host).host  # without bytes that are not UTF-8
         self._boot_id: Final = here.boot_id
@@ -106,6 +107,7 @@ class Forwarder:
         self._tell: Final = tell
         self._watch: Final = watch
         self._ring_bytes: Final = ring_bytes
+        # For the thread that reads: what it may take, and how it cuts batches.
         self._rate: Final = Rate(self._policy.max_records_per_s, time.monotonic())
         self._described: dict[int, tuple[str, bytes]] = {}
         self._events: dict[int, tuple[EventName, Verdict]] = {}
@@ -114,18 +116,20 @@ class Forwarder:
         self._lost_at = -_QUIET_S
         """When a batch could not be stored."""
         self._restarts = 0
+        # It is stored with the marks, too: records of other events are not lost while no forwarder runs.
         self._selection: Final = Selection(
             wanted.events or [e for e in self._policy.events if e != "*:*"] or [ALL_USER_EVENTS],
             self._policy.events,
             is_whole=wanted.filter is None and not wanted.instances,
         )
-        # A batch fits into a segment of the spool, whatever the target would take.
+        # Not larger than what a full spool drops at once, whatever the target would take.
         self._cutter: Final = Cutter(
             self._allows,
             target.limits.records,
             min(target.limits.bytes, spool.size // SEGMENTS),
             None if sample is None else self._every,
         )
+        # For the three threads: one reads, one sends, and the caller's waits in `run` for both.
         self._is_ending = False
         self._is_asked = False
         """Whether to print the status."""
@@ -138,6 +142,7 @@ class Forwarder:
         self._give_up = threading.Event()
         """Set when the time to drain is over."""
         self._fatal: BaseException | None = None
+        # Counts and texts for `status`, since the start.
         self._read = self._sent = self._batches = 0
         self._read_of: Counter[str] = Counter()
         self._last_error = ""

@@ -121,7 +121,8 @@ class AddressSpace:
     """Pid and start time of its processes."""
 
     def add(self, address: int, bit: int, enabler: Enabler) -> None:
-        """OSError: EADDRINUSE: that bit has one (the size is not compared); ENOMEM: too many."""
+        """Register the bit. OSError: EADDRINUSE: it has an enabler (the size is not compared); ENOMEM: too
+        many."""
         if (address, bit) in self.enablers:
             raise OSError(errno.EADDRINUSE, "this bit is registered already")
         if len(self.enablers) >= MAX_ENABLERS:
@@ -130,22 +131,24 @@ class AddressSpace:
         self.enablers[address, bit] = enabler
 
     def remove(self, address: int, bit: int) -> Enabler:
-        """OSError: ENOENT. The bit is unchanged; clear it afterwards."""
+        """Unregister the bit, and return its enabler. OSError: ENOENT: it has none. The bit is unchanged;
+        clear it afterwards."""
         if (address, bit) not in self.enablers:
             raise OSError(errno.ENOENT, "this bit is not registered")
         self._all.discover()
         return self.enablers.pop((address, bit))
 
     def read(self, address: int, size: int) -> bytes:
-        """OSError: EFAULT."""
+        """The bytes at that address. OSError: EFAULT: they are not all readable, or the memory hangs."""
         return self._noting_hangs(self.memory.read, address, size)
 
     def read_string(self, address: int, limit: int) -> bytes:
-        """Up to the first NUL. OSError: EFAULT; EINVAL, longer than `limit` bytes."""
+        """The string at that address, without its NUL. OSError: EFAULT as `read`; EINVAL: it is longer than
+        `limit` bytes."""
         return self._noting_hangs(self.memory.read_string, address, limit)
 
     def write(self, address: int, data: bytes) -> None:
-        """OSError: EFAULT."""
+        """Write these bytes to that address. OSError: EFAULT: not all is writable, or the memory hangs."""
         self._noting_hangs(self.memory.write, address, data)
 
     def set_bit(self, address: int, size: int, bit: int, on: bool) -> bool:

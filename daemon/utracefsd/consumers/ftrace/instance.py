@@ -94,12 +94,14 @@ class Instance:
         self.table = table
         self.comms = comms
         self.nr_cpus = nr_cpus
+        # A new instance has its real buffer at once, as in the kernel; the top one when something is enabled.
         is_top = top_options is None
         self.settings = Settings(options=default_options(top=is_top), expanded=not is_top)
         self.options = Options(self.settings, top_options)
         self.store = BufferStore(
             self.settings, nr_cpus=nr_cpus, storage=storage, free_memory_kb=free_memory_kb
         )
+        # The sink refers to the ring buffer itself, so it must get the next one when the store replaces that.
         self.store.on_replaced = self._replaced
         self.snapshot = Snapshot(self.store)
         # The record path, and what is attached to it. The sink is shared by the probes of all events.
@@ -114,6 +116,7 @@ class Instance:
             nr_cpus=nr_cpus,
             names=names,
         )
+        # They act on the parts above: pid lists and markers on the sink, triggers on nearly all of them.
         self.pids = PidLists(self.settings, self.sink, comms)
         self._current_cpu = current_cpu
         self.markers = Markers(self.sink, self.options, comms, now_ns, current_cpu)
@@ -130,6 +133,7 @@ class Instance:
                 tables=tables,
             )
         )
+        # Its own state: readers and pauses, and the callbacks that it has subscribed at the event table.
         self.pipe_readers: set[int] = set()
         """Cpus consumed by an open trace_pipe, -1 for all of them."""
         self.closed = False

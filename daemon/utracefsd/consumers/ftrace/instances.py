@@ -64,6 +64,7 @@ class Instances:
         """Cells of all triggers."""
         self.tables = Tables(free_memory_kb=free_memory_kb) if tables is None else tables
         """Tables of all histograms."""
+        # All instances share these; a name and a number are added for each.
         self._instance = partial(
             Instance,
             table,
@@ -85,12 +86,14 @@ class Instances:
         """Called with each instance after its removal: everything is detached, its storage still exists."""
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
         """Raises TraceError when the state has no space for so many bytes, for a new instance."""
+        # The id of a removed event is free once no instance has records with it.
         table.ids.records = self
         self.top = self._make(b"", TOP)
         self.top.markers.copies = lambda: [
             instance.markers for instance in self._by_name.values() if instance.options["copy_trace_marker"]
         ]
         self._by_number = {TOP: self.top}
+        # Numbers stay over a restart: the journal and the folders of ring buffers have them.
         names = {} if restored is None else dict(restored)
         if not self._numbers.reserve(names) or len(set(names.values())) != len(names):
             raise ValueError("two instances are the same, or a number is invalid")

@@ -6,11 +6,12 @@
 A trigger whose variable another one reads cannot be removed (EBUSY). An operand of an expression is read
 once: then it is unset until the other event fires again.
 
-A field of the matched event may be a parameter of an action, too. A trigger of that event with the same keys
-makes a variable of it, and is removed with the last reader (create_field_var_hist()):
+An action may have a field of the matched event as a parameter, too. Then another trigger with the same keys
+is attached to that event, and has the field as a variable. It has the filter of the event's existing trigger,
+and is removed with its last reader (create_field_var_hist()):
 
-    hist:keys=id:onmatch(sys.start).lat(id,w)               on sys.start makes
-    hist:keys=id:synthetic_w=w                              with the filter of the existing trigger
+    hist:keys=id:onmatch(sys.start).lat(id,w)               needs the field w of sys.start
+    hist:keys=id:synthetic_w=w                              is attached to sys.start
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
