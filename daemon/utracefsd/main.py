@@ -24,7 +24,7 @@ import trio
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import USER_EVENTS_MAX
 from utracefsd.consumers.plugins.plugins import Installed
-from utracefsd.daemon import Daemon
+from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.daemon_log import daemon_log
 from utracefsd.machine import collector
 from utracefsd.server import sd_notify
@@ -279,12 +279,10 @@ def main(
     start = functools.partial(
         serve,
         directory,
-        plugins=plugins or None,
-        plugin_options=options,
+        DaemonOptions(plugins=plugins or None, plugin_options=options, **others),
         listen_fds=listen_fds,
         store=store,
         ends_with_parent=exit_with_parent,
-        **others,
     )
     process = functools.partial(
         run_process,

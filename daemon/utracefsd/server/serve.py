@@ -25,7 +25,6 @@ import resource
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
 
 import attrs
 import trio
@@ -72,17 +71,17 @@ class Serving:
 
 async def serve(
     directory: str | os.PathLike[str] | None = None,
+    options: DaemonOptions | None = None,
     *,
     listen_fds: Sequence[sd_notify.ListenFd] = (),
     store: FdStore | None = None,
     ends_with_parent: bool = False,
     task_status: "trio.TaskStatus[Serving]" = trio.TASK_STATUS_IGNORED,
-    **chosen: Any,
 ) -> None:
     """Run a daemon in `directory` (default: UTRACEFS_DIR, else the user's) until cancelled.
 
-    `chosen`: members of `DaemonOptions`. `listen_fds` are sockets that systemd opened; their names say which
-    is which, and the files stay systemd's. Data rings among them were kept by `store`, which is closed here.
+    `listen_fds` are sockets that systemd opened; their names say which is which, and the files stay
+    systemd's. Data rings among them were kept by `store`, which is closed here.
 
     `ends_with_parent`: no daemon takes over its state if it is killed; the next daemon of the same user
     removes that.
@@ -92,7 +91,7 @@ async def serve(
     them. TraceError: EBUSY, EADDRINUSE (a daemon runs there already), EPERM, ENOTDIR, ENAMETOOLONG (the
     directory), EINVAL (no such group), ENOENT (no such plug-in); OSError.
     """
-    place, options = runtime.locate(directory), DaemonOptions(**chosen)
+    place, options = runtime.locate(directory), options or DaemonOptions()
     store = store or FdStore(sd_notify.Notifier(None, None))
     group, tracefs_group = options.group, options.tracefs_group
     data_gid = group_id(DEFAULT_GROUP, required=False) if group is None else group_id(group, required=True)

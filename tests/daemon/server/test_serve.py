@@ -145,16 +145,14 @@ async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60)
 
 
 @contextlib.asynccontextmanager
-async def daemon_at(directory: Path, *, over: bool = True, **options: Any) -> AsyncIterator[Running]:
+async def daemon_at(directory: Path, *, over: bool = True) -> AsyncIterator[Running]:
     """Cancelled at the end, for good if `over`."""
     async with trio.open_nursery() as nursery:
 
         async def run(*, task_status: trio.TaskStatus[Running]) -> None:
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as inner:
-                    serving = await inner.start(
-                        lambda task_status: serve(directory, task_status=task_status, **options)
-                    )
+                    serving = await inner.start(serve, directory)
                     task_status.started(Running(serving, scope))
 
         running: Running = await nursery.start(run)
