@@ -493,7 +493,7 @@ class Daemon:
         self._remember(peer)
         return peer
 
-    def time_of_records(self, packet_ns: int) -> int | None:
+    def time_of_records(self) -> int | None:
         """The time for records that come over the socket now: every unread ring record is younger. None: they
         wait for the rings of the previous daemon."""
         time_ns = self.rings.take_in_before_others()

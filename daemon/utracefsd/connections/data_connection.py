@@ -123,9 +123,8 @@ class Services(RingServices, Protocol):
     def hand_over(self) -> None:
         """Pass the records taken in to consumers that take them in batches."""
 
-    def time_of_records(self, packet_ns: int, /) -> int | None:
-        """The time for records of a packet that came at `packet_ns`; None: they have to wait, and their
-        connection `is_blocked`."""
+    def time_of_records(self) -> int | None:
+        """The time for records that come now; None: they have to wait, and their connection `is_blocked`."""
 
     def speak_up(self, connection: DataConnection, /) -> None:
         """This connection has a message to send, which answers no request."""
@@ -202,7 +201,7 @@ class DataConnection:
         )
 
     def _must_wait(self) -> bool:
-        self._records_wait = self._services.time_of_records(self._packet_ns) is None
+        self._records_wait = self._services.time_of_records() is None
         return self._records_wait
 
     def receive(
@@ -368,7 +367,7 @@ class DataConnection:
         self._kept = number
 
     def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
-        time_ns = self._services.time_of_records(self._packet_ns)
+        time_ns = self._services.time_of_records()
         self._records_wait = time_ns is None
         if time_ns is None:
             return offset
@@ -591,7 +590,7 @@ class DataConnection:
             ) from error
 
     def _write(self, write: messages.Write) -> int:
-        time_ns = self._services.time_of_records(self._packet_ns)
+        time_ns = self._services.time_of_records()
         assert time_ns is not None, "receive waits"
         tid = pid = self.peer.pid
         cpu = None

@@ -235,7 +235,7 @@ class TestTimeOfRecords:
 
     def test_records_and_all_behind_them_wait(self, table: EventTable) -> None:
         times: list[int | None] = [None]
-        client = Client(table, time_of_records=lambda packet_ns: times[0])
+        client = Client(table, time_of_records=lambda: times[0])
         event = table.register(CommandString.parse(b"waits u32 n"), 0, privileged=True)
         seen: list[Any] = []
         probe = Collecting("test", seen.extend)
