@@ -71,6 +71,8 @@ class Around:
         self.now_ns = 1_000
         self.look_ns = 0
         """Time that passes with each look at the clock."""
+        self.opening: Callable[[], object] = lambda: None
+        """Called when a connection is made."""
         self.made: list[FakeConnection] = []
         self.clients: list[socket.socket] = []
         self.listener = socket.socket(socket.AF_UNIX)
@@ -95,6 +97,7 @@ class Around:
         return self.now_ns
 
     def _open(self, peer: Peer) -> FakeConnection:
+        self.opening()
         self.made.append(FakeConnection(peer))
         return self.made[-1]
 

@@ -146,11 +146,11 @@ class Client:
             raise TraceError(*response.error)
         return response.result
 
-    def hand_over_ring(self, size: int = 65536) -> None:
-        """A new one."""
-        fds = MadeRing.make(size)
-        self.fds += fds
-        self.call("adopt_ring", {}, fds=(fds[0], fds[1]))
+    def hand_over_ring(self, *fds: int, **members: Any) -> None:
+        """A new one, unless its descriptors are given."""
+        made = fds or MadeRing.make(65536)
+        self.fds += made
+        self.call("adopt_ring", members, fds=(made[0], made[1]))
 
     def reg(self, name_args: str | bytes, *fds: int, **members: Any) -> dict[str, int]:
         result: dict[str, int] = self.call("DIAG_IOCSREG", {"name_args": name_args, **members}, fds=fds)

@@ -19,6 +19,7 @@ from tests.daemon.connections.program import (
 )
 from tests.daemon.intake.producing import Producer
 from tests.daemon.record_path import Collecting
+from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
 from utracefsd.connections import data_connection
 from utracefsd.events.event import CommandString
@@ -38,7 +39,7 @@ def test_register(client: Client, table: EventTable) -> None:
     assert client.reg(b"other") == {"status_index": 2, "write_index": 1, "id": 21, "size": 0}
     assert client.reg("test u32 a;") == {"status_index": 1, "write_index": 0, "id": 20, "size": 4}
     assert table.get(b"user_events", b"test").references == 1  # type: ignore[union-attr]
-    assert [event.name for event in client.connection._write_index_of] == [b"test", b"other"]
+    assert client.connection.index_table.event_ids() == [20, 21]
 
 
 @pytest.mark.parametrize("flags", [0, REG_MULTI_FORMAT])
@@ -94,7 +95,7 @@ def test_the_string(table: EventTable, memory: int) -> None:
     table.user_events_max = 1
     assert plain.reg_fails({"name_args": "u u32 a"}) == "EMFILE"
     # nothing of the failed ones is left
-    assert [event.name for event in plain.connection._write_index_of] == [b"t"]
+    assert len(plain.connection.index_table) == 1
     assert plain.reg_fails({"name_args": "u", **enabler()}, memory) == "EMFILE"
     assert len(table.enablers) == 0
     plain.connection.close(0)
@@ -148,13 +149,13 @@ def test_an_early_ring_waits_for_no_event_beyond_the_users_share(
     """Nor do other rings, after a restart."""
     monkeypatch.setattr(data_connection, "REGISTRATIONS_AT_ONCE", 1)
     table.shares.most[Resource.REGISTRATIONS] = 1
-    rings = Rings(2, FakeRingServices(shares=table.shares), NO_STORE)
+    fds = MadeRing.make(65536)
+    memory = os.fstat(fds[0])
+    known = {(memory.st_dev, memory.st_ino): KnownRing(PLAIN.pid, 0, PLAIN.share, [1, 2])}
+    rings = Rings(2, FakeRingServices(shares=table.shares), NO_STORE, known=known)
     client = Client(table, PLAIN, rings=rings)
-    client.hand_over_ring()
-    ring = client.connection._ring
-    assert ring is not None
-    ring.is_early = True
-    rings._awaited[ring.key] = KnownRing(PLAIN.pid, 0, PLAIN.share, [1, 2])
+    client.hand_over_ring(*fds, early=1)
+    [ring] = rings.intake.rings
     producer = Producer(ring)
     producer.emit(1, bytes(8), 1)
     client.reg("x")
@@ -178,8 +179,7 @@ def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.Mo
     monkeypatch.setattr(rings, "take_in", lambda: taken.append(None))
     client.call("sync")
     assert taken == []
-    ring = client.connection._ring
-    assert ring is not None
+    [ring] = rings.intake.rings
     producer = Producer(ring)
     producer.emit(0, bytes(8), 1)
     client.call("sync")
@@ -204,8 +204,7 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
     client.hand_over_ring()
     assert client.call("sync") is None, "nothing is in the ring"
     flushed.clear()
-    ring = client.connection._ring
-    assert ring is not None
+    [ring] = rings.intake.rings
     producer = Producer(ring)
     producer.emit(0, bytes(4), 1)
     assert client.send(client.request("sync") + client.request("sync")) == []

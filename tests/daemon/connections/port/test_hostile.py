@@ -139,14 +139,11 @@ class TestFloods:
         around.port.take_in_all()
         assert sum(bool(made.data) for made in around.made) == FEW
 
-    def test_accepting_is_bounded_in_time(self, around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
-        opened = around._open
-
-        def slow(peer: Peer) -> FakeConnection:
+    def test_accepting_is_bounded_in_time(self, around: Around) -> None:
+        def slow() -> None:
             around.now_ns += 1_000_000
-            return opened(peer)
 
-        monkeypatch.setattr(around.port, "_new_connection", slow)
+        around.opening = slow
         for _ in range(100):
             around.connect()
         around.port.take_in_all()
@@ -382,15 +379,14 @@ class TestOurMistakes:
             assert "a mistake" in caplog.text
 
     def test_in_a_connection_that_is_not_made(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
-        def fail(peer: Peer) -> FakeConnection:
+        def fail() -> None:
             raise RuntimeError("a mistake")
 
-        right = around.port._new_connection
-        around.port._new_connection = fail
+        right, around.opening = around.opening, fail
         refused = around.connect()
         with caplog.at_level(logging.ERROR):
             around.turn()
-        around.port._new_connection = right
+        around.opening = right
         assert read_all(refused) == b""
         around.connect()
         around.turn()
