@@ -75,6 +75,8 @@ _LOG_NAME, _LOG_ATTRIBUTE = 12 << 3 | 2, 6 << 3 | 2
 _WARN: Final = 13
 _HEAD: Final = 1 + len(varint(MAX_BYTES))
 """Bytes in front of a message: its tag and size."""
+_MEMBER: Final = re.compile(rb"([\x80-\xff]{0,9}[^\x80-\xff])([\x80-\xff]{0,9}[^\x80-\xff])")
+"""Two varints."""
 _LOSSES_AT_ONCE: Final = 1000
 """Limit of losses in a request; each takes some 150 bytes, 700 with the longest name of an event."""
 
@@ -302,10 +304,26 @@ def _joined(requests: Sequence[_Request]) -> Iterator[_Request]:
 
 
 def rejected(answer: bytes) -> int:
-    """The number in partial_success of an Export...ServiceResponse, which is its only member, and begins with
-    the number. 0: it has none, or one of 64 bits, which is below 0."""
-    found = re.match(rb"\n[\x80-\xff]*[^\x80-\xff]\x08([\x80-\xff]{0,8}[^\x80-\xff])", answer)
-    return sum((byte & 127) << 7 * n for n, byte in enumerate(found[1])) if found else 0
+    """The number in partial_success of an Export...ServiceResponse. 0: it has none, or one below 0."""
+    number: int = _members(_members(answer).get(_ONE, b"")).get(1 << 3, 0)
+    return number if number >> 63 == 0 else 0
+
+
+def _members(data: bytes) -> dict[int, Any]:
+    """Tags, and values: numbers, or bytes; up to one of another type, or one that is cut off."""
+    found: dict[int, Any] = {}
+    at = 0
+    while member := _MEMBER.match(data, at):
+        tag, value = (sum((byte & 127) << 7 * n for n, byte in enumerate(part)) for part in member.groups())
+        at = member.end()
+        if tag & 7 == 2:
+            found[tag] = data[at : at + value]
+            at += value
+        elif tag & 7 == 0:
+            found[tag] = value
+        else:
+            break
+    return found
 
 
 class _Response(http.client.HTTPResponse):

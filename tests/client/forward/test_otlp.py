@@ -380,6 +380,10 @@ def test_partial_success_is_counted(collector: Collector, target: OtlpTarget) ->
     assert target.send([a_batch(sequence=3)]) == {}
     partial.partial_success.rejected_log_records = 100
     assert target.send([a_batch(sequence=4)]) == {"user_events:e": 3}
+    # Members may have any order, and others may be among them.
+    members = b"\x12\x03\x08\x07x" + b"\x08\x02" + b"\x22\x01y"
+    collector.answer = lambda _path, _message: (200, {}, b"\x18\x05" + b"\n\x0a" + members)
+    assert target.send([a_batch(sequence=5)]) == {"user_events:e": 2}
 
 
 @pytest.mark.parametrize(
