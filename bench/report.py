@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Row, at_most_row
+from tests.protocol.events.plain_layout import Layout
 from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.event_format import format_text
-from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 RECORDS = 1_000_000

@@ -9,10 +9,10 @@ import logging
 import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.protocol.events.plain_layout import Layout
 from utracefs import LoggingHandler, Session, context
 from utracefs.logging_handler import FIELDS, OFF
 from utracefs.producer.declarations.checking import check_declaration
-from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import MAX_FTRACE_PAYLOAD
 
 DECLARATION = f"python_log {FIELDS}".encode()

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from tests.protocol.events.plain_layout import Layout
 from utracefs_protocol import limits
 from utracefs_protocol.connection import Connection, Message, Notification, Request, Response
 from utracefs_protocol.events.declaration import parse
-from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.messages.data import RING_VERSION, EventRegistration, Registered
 from utracefs_protocol.pages import perf_ring
 

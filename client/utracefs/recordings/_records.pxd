@@ -2,9 +2,9 @@
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcpy
+from libc.string cimport memcpy
 
-from utracefs_protocol.events._fields cimport Elements, Place
+from utracefs_protocol.events._fields cimport *
 from utracefs_protocol.filter._program cimport Filter, Names
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
@@ -23,21 +23,6 @@ cdef struct Raw:
     const uint8_t *entry  # valid until the next one
     size_t size
     uint32_t recording    # of several that are merged: its number
-
-cdef enum ValueKind:
-    SIGNED_VALUE
-    UNSIGNED_VALUE
-    TEXT_VALUE            # up to its first NUL
-    BYTES_VALUE
-    FLOAT_VALUE
-    BOOL_VALUE
-    ARRAY_VALUE
-
-cdef struct Getter:
-    ValueKind kind
-    bint is_json          # a text that is JSON
-    Place place
-    Elements elements     # of an ARRAY_VALUE
 
 cdef struct EventSlot:
     bint known
@@ -71,15 +56,13 @@ cdef class ThreadNames(Names):
     cdef char _name[COMM_SIZE]
 
 
-cdef class EventDecoder:
+cdef class EventDecoder(Fields):
     cdef public Filter filter  #: Filter | None
     cdef readonly str system
     cdef readonly str name
-    cdef readonly tuple names  #: tuple[str, ...]
     cdef readonly tuple paths  #: tuple[tuple[str, ...], ...]
     cdef readonly int opcode
-    cdef Getter *getters
-    cdef readonly Py_ssize_t count
+    cdef tuple _json
     cdef uint64_t _least      # bytes of an entry that has the fixed parts of all fields
     cdef bint _has_locs
 
@@ -125,11 +108,8 @@ cdef class Records:
     cdef tuple place(self, const Raw *raw)
     cdef bint is_steady(self) noexcept
 
-cdef ValueKind kind_of(field) except *
 cdef str comm_of(dict comms, int32_t tid)
 cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1
-cdef int set_getter(Getter *getter, field) except -1
-cdef value_of(const Getter *getter, const uint8_t *data, size_t length)
 
 
 cdef inline uint32_t event_key(const Raw *raw) noexcept nogil:
@@ -142,9 +122,3 @@ cdef inline uint32_t event_key(const Raw *raw) noexcept nogil:
 cdef inline uint32_t slot_of(uint32_t key) noexcept nogil:
     """A slot for a number with that of its recording in the upper half."""
     return (key ^ (key >> 16) * 37) & (NR_SLOTS - 1)
-
-
-cdef inline size_t text_length(const uint8_t *data, size_t length) noexcept nogil:
-    """Length of a text: up to the first NUL."""
-    cdef const void *nul = memchr(data, 0, length) if length else NULL
-    return <const uint8_t *>nul - data if nul != NULL else length

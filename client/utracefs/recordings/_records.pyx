@@ -64,32 +64,26 @@ cdef class RecordSource:
         return 0
 
 
-cdef class EventDecoder:
-    """Decodes the records of one event. fields: those of an EventFormat, with distinct names. filter: selects
-    records; None: all. paths: for each field the names of the structs that it is in, and its own; empty:
-    there are no structs. json: names of fields with JSON. opcode: that of an event of EventHeader; -1: it is
-    none."""
+cdef class EventDecoder(Fields):
+    """Decodes the records of one event. fields: those of an EventFormat. filter: selects records; None: all.
+    paths: for each field the names of the structs that it is in, and its own; empty: there are no structs.
+    json: names of fields with JSON. opcode: that of an event of EventHeader; -1: it is none."""
 
-    def __cinit__(
+    def __init__(
         self, str system not None, str name not None, fields: Iterable[Field], *,
         tuple paths: tuple[tuple[str, ...], ...] = (), json: Collection[str] = (), int opcode=-1
     ):
         cdef Py_ssize_t i
+        Fields.__init__(self, fields)
         self.system = system
         self.name = name
-        self.names = tuple([text_of(field.name) for field in fields])
         self.paths = paths
         self.opcode = opcode
-        self.count = len(self.names)
-        self.getters = <Getter *>zeroed(self.count + 1, sizeof(Getter))
-        for i, field in enumerate(fields):
-            set_getter(&self.getters[i], field)
+        self._json = tuple([name for name in self.names if name in json])
+        for i in range(self.count):
             self.getters[i].is_json = self.names[i] in json
             self._least = max(self._least, self.getters[i].place.offset + self.getters[i].place.size)
             self._has_locs |= self.getters[i].place.where in (DATA_LOC, REL_LOC)
-
-    def __dealloc__(self):
-        free(self.getters)
 
     cdef bint fits(self, const Raw *raw) noexcept:
         """Whether all fields are within the record."""
@@ -106,17 +100,11 @@ cdef class EventDecoder:
     cdef dict fields(self, const Raw *raw):
         """Name to int, float, bool, str, bytes or list, of EventHeader also to all that JSON has; empty for a
         record that does not match its event."""
-        cdef dict found = {}
-        cdef const uint8_t *data = NULL
-        cdef size_t length = 0
-        cdef Py_ssize_t i
-        cdef Getter *getter
-        for i in range(self.count):
-            getter = &self.getters[i]
-            if not find_bytes(&getter.place, raw.entry, raw.size, &data, &length):
-                return {}
-            value = value_of(getter, data, length)
-            found[self.names[i]] = loads(value) if getter.is_json else value
+        cdef dict found = self.values(raw.entry, raw.size, raw.entry)
+        if found is None:
+            return {}
+        for name in self._json:
+            found[name] = loads(found[name])
         return nested(self.paths, found.values()) if self.paths else found
 
 
@@ -171,49 +159,6 @@ cdef bint passes(Filter filter, const Raw *raw, dict comms) except -1:
         names._comms = comms
         names._tid = raw.tid
     return filter.matches(&r)
-
-
-cdef int set_getter(Getter *getter, field) except -1:
-    set_place(&getter.place, field)
-    set_elements(&getter.elements, field)
-    getter.kind = kind_of(field)
-    return 0
-
-
-cdef ValueKind kind_of(field) except *:
-    """Like Layout.unpack_items."""
-    if field.element is not None:
-        return ARRAY_VALUE
-    if field.is_float:
-        return FLOAT_VALUE
-    if field.is_bool:
-        return BOOL_VALUE
-    kind = field.kind
-    if kind is FieldKind.INTEGER:
-        return SIGNED_VALUE if field.signed else UNSIGNED_VALUE
-    if kind is FieldKind.CHAR_ARRAY:
-        return BYTES_VALUE if field.type.startswith(b"unsigned") else TEXT_VALUE
-    if field.is_loc and field.is_string:
-        return TEXT_VALUE
-    return BYTES_VALUE
-
-
-cdef value_of(const Getter *getter, const uint8_t *data, size_t length):
-    cdef ValueKind kind = getter.kind
-    if kind == SIGNED_VALUE:
-        return load_signed(data, length)
-    if kind == UNSIGNED_VALUE:
-        return load_unsigned(data, length)
-    if kind == TEXT_VALUE:
-        length = text_length(data, length)
-        return PyUnicode_DecodeUTF8(<const char *>data, length, b"surrogateescape") if length else ""
-    if kind == FLOAT_VALUE:
-        return load_float(data, length)
-    if kind == BOOL_VALUE:
-        return data[0] != 0
-    if kind == ARRAY_VALUE:
-        return elements_of(getter.elements, data, length)
-    return PyBytes_FromStringAndSize(<const char *>data, length)
 
 
 @cython.freelist(64)

@@ -7,16 +7,22 @@ entry, so a range may overlap the common header or the location word itself; tha
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.math cimport isfinite, isnan
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport strtof
+from libc.stdlib cimport free, strtof
 from libc.string cimport strlen
 
 from utracefs_protocol.events._line cimport (
     Line, load_float, load_signed, load_unsigned, put, put_char, put_decimal, put_signed
 )
 
+from utracefs_protocol.memory cimport zeroed
+
 from utracefs_protocol.events.declaration import FieldKind
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE
+from utracefs_protocol.text import text_of
+#: from utracefs_protocol.events.declaration import Field
 
 cdef extern from "Python.h":
     char *PyOS_double_to_string(double value, char code, int precision, int flags, int *type) except NULL
@@ -26,6 +32,7 @@ cdef enum:
     LOC_SIZE = 4
     LONGEST_NUMBER = 26      # -1.2345678901234567e-300, and a comma
 
+cdef size_t HEADER = ENTRY_HEADER_SIZE
 cdef uint64_t FAR = <uint64_t>1 << 62    # beyond all entries, and two of them still fit 64 bits
 
 
@@ -129,3 +136,86 @@ cdef object elements_of(Elements elements, const uint8_t *data, size_t length):
             found.append(data[at] != 0)
         at += elements.size
     return found
+
+
+cdef ValueKind kind_of(field) except *:
+    """The kind of a field's value, as in `Fields.unpack`."""
+    if field.element is not None:
+        return ARRAY_VALUE
+    if field.is_float:
+        return FLOAT_VALUE
+    if field.is_bool:
+        return BOOL_VALUE
+    kind = field.kind
+    if kind is FieldKind.INTEGER:
+        return SIGNED_VALUE if field.signed else UNSIGNED_VALUE
+    if kind is FieldKind.CHAR_ARRAY:
+        return BYTES_VALUE if field.type.startswith(b"unsigned") else TEXT_VALUE
+    if field.is_loc and field.is_string:
+        return TEXT_VALUE
+    return BYTES_VALUE
+
+
+cdef value_of(const Getter *getter, const uint8_t *data, size_t length):
+    cdef ValueKind kind = getter.kind
+    if kind == SIGNED_VALUE:
+        return load_signed(data, length)
+    if kind == UNSIGNED_VALUE:
+        return load_unsigned(data, length)
+    if kind == TEXT_VALUE:
+        length = text_length(data, length)
+        return PyUnicode_DecodeUTF8(<const char *>data, length, b"surrogateescape") if length else ""
+    if kind == FLOAT_VALUE:
+        return load_float(data, length)
+    if kind == BOOL_VALUE:
+        return data[0] != 0
+    if kind == ARRAY_VALUE:
+        return elements_of(getter.elements, data, length)
+    return PyBytes_FromStringAndSize(<const char *>data, length)
+
+
+cdef class Fields:
+    """The fields of an event, with distinct names."""
+
+    def __init__(self, fields: Iterable[Field]):
+        cdef Py_ssize_t i
+        cdef Getter *getter
+        fields = tuple(fields)
+        self.names = tuple([text_of(field.name) for field in fields])
+        free(self.getters)
+        self.getters = <Getter *>zeroed(len(fields) + 1, sizeof(Getter))
+        self.count = len(fields)
+        for i in range(self.count):
+            getter = &self.getters[i]
+            set_place(&getter.place, fields[i])
+            set_elements(&getter.elements, fields[i])
+            getter.kind = kind_of(fields[i])
+
+    def __dealloc__(self):
+        free(self.getters)
+
+    cdef dict values(self, const uint8_t *entry, size_t size, const uint8_t *begin):
+        """By name; None: a field is not within the entry, or a text of it before `begin`."""
+        cdef dict found = {}
+        cdef const uint8_t *data = NULL
+        cdef size_t length = 0
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            if not find_bytes(&self.getters[i].place, entry, size, &data, &length) or data < begin:
+                return None
+            found[self.names[i]] = value_of(&self.getters[i], data, length)
+        return found
+
+    def unpack(self, bytes payload not None) -> dict[str, Any]:
+        """Name to value. Arrays (`Field.element`) are lists of numbers; text (`char[N]`, dynamic data with
+        `char` in its type) is str up to its first NUL; `unsigned char[N]`, other structs and other dynamic
+        data are bytes. A field of size 0, as in the kernel's `char buf[]`, goes to the end.
+
+        ValueError: the payload is too short, or a location word points outside of it.
+        """
+        cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(payload)
+        # Places count from the common header, which is in front of a payload in an entry.
+        found = self.values(begin - HEADER, PyBytes_GET_SIZE(payload) + HEADER, begin)
+        if found is None:
+            raise ValueError(f"payload of {len(payload)} bytes, in which the fields are not all there")
+        return found

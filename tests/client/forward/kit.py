@@ -7,13 +7,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tests.protocol.events.plain_layout import Layout
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import Loss
 from utracefs.forward.target import Limits, Sent
 from utracefs.recordings.origin import ClockPair
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.event_format import format_text
-from utracefs_protocol.events.layout import Layout
 
 FORMAT = b"""name: work
 ID: %d

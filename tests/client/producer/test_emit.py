@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 import utracefs
 from tests.client.workbench import REFUSED, Workbench
 from tests.judges import library
+from tests.protocol.events.plain_layout import Layout
 from utracefs.producer.declarations.checking import check_declaration
-from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import MAX_PAYLOAD
 
 

@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 
 import utracefs
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.protocol.events.plain_layout import Layout
 from utracefs import Session
 from utracefs.producer._event import Event
 from utracefs.producer._span import Span, current
 from utracefs.producer.declarations.checking import check_declaration
 from utracefs.producer.declarations.declaring import make_event
 from utracefs.producer.tracing.spans import declare
-from utracefs_protocol.events.layout import Layout
 
 Records = Callable[[Span], tuple[list[dict[str, Any]], list[dict[str, Any]]]]
 Declare = Callable[..., Span]

@@ -4,9 +4,9 @@ import struct
 from typing import Any
 
 from tests.judges import run_judge
+from tests.protocol.events.plain_layout import Layout
 from utracefs_protocol.events.declaration import Declaration, parse
 from utracefs_protocol.events.event_format import format_text
-from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.text import text_of
 
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.events.plain_layout import Layout
 from tests.protocol.pages.page_writer import PageWriter
 from utracefs.recordings._records import EventDecoder, Record, Records
 from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs_protocol.events.declaration import parse
-from utracefs_protocol.events.layout import Layout
 
 DECLARED = parse(
     b"ev s8 a; u8 b; s16 c; u16 d; s32 e; u32 f; s64 g; u64 h; char[8] i; unsigned char[4] j; "

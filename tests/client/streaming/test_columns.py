@@ -6,12 +6,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.protocol.events.plain_layout import Layout
 from tests.protocol.pages.stream_writer import PlainWriter
 from utracefs.recordings._records import EventDecoder, Records
 from utracefs.streaming._columns import OWN, columns_of
 from utracefs.streaming._records import RingRecords
 from utracefs_protocol.events.declaration import parse
-from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.pages._stream_ring import StreamRing
 
 DECLARED = parse(

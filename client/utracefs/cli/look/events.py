@@ -3,7 +3,6 @@
 import errno
 import re
 import struct
-from typing import Any
 
 import click
 
@@ -16,7 +15,7 @@ from utracefs.tree.rpc import Rpc, checked
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import Declaration, Field, FieldKind, parse
-from utracefs_protocol.events.layout import Layout
+from utracefs_protocol.limits import ENTRY_HEADER_SIZE, MAX_LOC, MAX_PAYLOAD
 from utracefs_protocol.messages.data import EventRegistration, Registered, Write
 from utracefs_protocol.places import DATA_SOCKET
 from utracefs_protocol.text import bytes_of, text_of
@@ -138,17 +137,56 @@ def _payload(declared: Declaration, values: tuple[str, ...]) -> bytes:
             f"{text_of(declared.name)} has {counted(len(declared.fields), 'field')} ({names}), "
             f"but {counted(len(values), 'value')} came"
         )
-    converted = [_value(field, value) for field, value in zip(declared.fields, values, strict=True)]
+    fixed, dynamic = b"", b""
     try:
-        return Layout(declared.fields).pack(*converted)
+        for field, value in zip(declared.fields, values, strict=True):
+            data = _packed(field, value)
+            if field.is_loc:
+                # Its place has the size and the offset, from behind this word or from the entry's beginning.
+                offset = declared.min_size + len(dynamic)
+                offset += ENTRY_HEADER_SIZE if field.kind is FieldKind.DATA_LOC else -len(fixed) - 4
+                if max(offset, len(data)) > MAX_LOC:
+                    raise ValueError(
+                        f"field {text_of(field.name)!r}: it would need more than {MAX_LOC} bytes"
+                    )
+                dynamic += data
+                data = struct.pack("<HH", offset, len(data))
+            fixed += data
+        if (size := len(fixed) + len(dynamic)) > MAX_PAYLOAD:
+            raise ValueError(f"payload of {size} bytes; a record holds at most {MAX_PAYLOAD}")
     except (ValueError, OverflowError) as error:
         raise Failure(text_of(declared.name), str(error)) from None
+    return fixed + dynamic
 
 
-def _value(field: Field, text: str) -> float | str | bytes | list[Any]:
-    element = field.element
+def _packed(field: Field, text: str) -> bytes:
+    """Bytes of the value. ValueError, OverflowError: the field has no space for it."""
+    name, size, element = text_of(field.name), field.size, field.element
     if element is not None:
-        return [_value(element, one.strip()) for one in text.strip(" []").split(",")]
+        parts = text.strip(" []").split(",")
+        if len(parts) * element.size != size:
+            raise ValueError(f"field {name!r} takes exactly {size // element.size} numbers, not {len(parts)}")
+        return b"".join([_packed(element, part.strip()) for part in parts])
+    value = _value(field, text)
+    if isinstance(value, float):
+        return struct.pack("<f" if size == 4 else "<d", value)
+    if isinstance(value, int):
+        bits = 1 if field.is_bool else 8 * size
+        least = -(1 << bits - 1) if field.signed and not field.is_bool else 0
+        if not least <= value < least + (1 << bits):
+            type_ = text_of(field.type).removeprefix("struct ")
+            raise OverflowError(f"field {name!r}: {value} does not fit {type_}")
+        return value.to_bytes(size, "little", signed=field.signed)
+    if field.is_loc:
+        return value + b"\0" if field.is_string else value
+    if field.kind is FieldKind.CHAR_ARRAY:
+        value = value.ljust(size, b"\0")
+    if len(value) != size:
+        raise ValueError(f"field {name!r}: {len(value)} bytes, there is room for {size}")
+    return value
+
+
+def _value(field: Field, text: str) -> int | float | bytes:
     try:
         if field.is_float:
             return float(text)
@@ -162,4 +200,4 @@ def _value(field: Field, text: str) -> float | str | bytes | list[Any]:
         wanted = "an integer" if field.kind is FieldKind.INTEGER else "hexadecimal bytes"
         wanted = "a number" if field.is_float else "true or false" if field.is_bool else wanted
         raise click.UsageError(f"{text_of(field.name)} takes {wanted}, not {text!r}") from None
-    return text
+    return bytes_of(text)

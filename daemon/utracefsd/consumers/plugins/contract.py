@@ -6,12 +6,12 @@ batches, and its exceptions are counted and not propagated. examples/count_plugi
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.events.layout import Layout, Value
+from utracefs_protocol.events._fields import Fields
 from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefs_protocol.pages.status_page import StatusBit
 
@@ -32,7 +32,7 @@ class Known:
 
     name: bytes
     system: bytes
-    layout: Layout
+    fields: Fields
 
 
 @attrs.frozen
@@ -51,11 +51,11 @@ class Record:
     """The thread that wrote it, as far as the daemon could check; over the socket the process."""
     payload: bytes
     """The bytes that the program wrote, without write_index and common fields."""
-    _layout: Layout = attrs.field(repr=False, eq=False)
+    _fields: Fields = attrs.field(repr=False, eq=False)
 
-    def fields(self) -> dict[str, Value]:
+    def fields(self) -> dict[str, int | float | str | bytes | list[Any]]:
         """The payload by field name, unpacked now: integers as int, text as str, everything else as bytes."""
-        return self._layout.unpack(self.payload)
+        return self._fields.unpack(self.payload)
 
 
 class RawBatch:
@@ -84,7 +84,7 @@ class RawBatch:
     def __iter__(self) -> Iterator[Record]:
         for id_, ts_ns, cpu, _, tid, payload in self._ring.tuples():
             known = self._known[id_]
-            yield Record(known.name, known.system, ts_ns, cpu, tid, payload, known.layout)
+            yield Record(known.name, known.system, ts_ns, cpu, tid, payload, known.fields)
 
 
 @runtime_checkable

@@ -32,8 +32,8 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events._fields import Fields
 from utracefs_protocol.events.event_format import distinct_fields
-from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.limits import STREAM_RING_SIZE
 from utracefs_protocol.pages._stream_ring import StreamRing
 from utracefsd.consumers.plugins.contract import (
@@ -202,7 +202,7 @@ class Plugin:
         if event in self._probes:
             return
         worker = self._ready()
-        known = Known(event.tracepoint_name, event.system, Layout(distinct_fields(event.declaration.fields)))
+        known = Known(event.tracepoint_name, event.system, Fields(distinct_fields(event.declaration.fields)))
         probe = StreamProbe(worker.sink, self.name, event.id, bytes)
 
         def begin() -> None:

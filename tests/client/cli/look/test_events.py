@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.client.cli.kit import Cli
+from utracefs_protocol.limits import MAX_PAYLOAD
 
 REQUEST = "http_request u16 status; s32 usec; __rel_loc char[] path"
 
@@ -87,6 +88,36 @@ def test_a_declaration_that_differs(traced: Cli) -> None:
 def test_a_wrong_declaration_says_what_is_wrong(cli: Cli, declaration: str, says: str) -> None:
     for command in ("reg", "emit"):
         assert says in cli.fails(command, declaration)
+
+
+@pytest.mark.parametrize(
+    ("fields", "value", "says"),
+    [
+        ("s8 a", "-129", "field 'a': -129 does not fit s8"),
+        ("u64 a", str(1 << 64), "does not fit u64"),
+        ("struct bool a 1", "2", "field 'a': 2 does not fit bool"),
+        ("struct float a 4", "1e39", "too large"),
+        ("char[4] a", "abcde", "5 bytes, there is room for 4"),
+        ("struct s a 4", "abcdef", "3 bytes, there is room for 4"),
+        ("struct u8_2 a 2", "1,2,3", "takes exactly 2 numbers, not 3"),
+        ("struct u8_2 a 2", "1,256", "256 does not fit u8"),
+        ("__rel_loc char[] a", "x" * 65535, "it would need more than 65535 bytes"),
+        ("__rel_loc u8[] a", "00" * (MAX_PAYLOAD - 3), "a record holds at most 65529"),
+    ],
+)
+def test_a_value_for_which_there_is_no_room(cli: Cli, fields: str, value: str, says: str) -> None:
+    assert says in cli.fails("emit", f"ev {fields}", value)
+
+
+def test_all_kinds_of_values(traced: Cli) -> None:
+    fields = "struct double d 8; struct bool b 1; struct s16_2 n 4; char[4] c; struct s x 2"
+    fields += "; __data_loc char[] t; u8 u; __rel_loc u8[] y; __rel_loc char[] z"
+    traced.run("reg", f"ev {fields}")
+    traced.run("enable", "ev")
+    traced.run("emit", "ev", "-1.5", "true", "[1, -2]", "ab", "0aff", "text", "0xff", "0102", "ü")
+    exported = json.loads(traced.out("export", "--daemon").splitlines()[-1])["fields"]
+    expected = {"d": -1.5, "b": True, "n": [1, -2], "c": "ab", "x": "0aff", "t": "text", "u": 255}
+    assert exported == expected | {"y": "0102", "z": "ü"}
 
 
 def test_names_with_their_system(traced: Cli) -> None:

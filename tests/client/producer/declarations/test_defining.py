@@ -17,10 +17,10 @@ import pytest
 import utracefs
 from tests import judges
 from tests.client.workbench import Workbench
+from tests.protocol.events.plain_layout import Layout
 from utracefs.producer.declarations.checking import check_declaration
 from utracefs.producer.declarations.defining import command_string
 from utracefs.producer.tracing.spans import declare
-from utracefs_protocol.events.layout import Layout
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = Path(__file__).with_name("typed_events.py")

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.protocol.events.plain_layout import Layout
 from utracefs import Session, context
 from utracefs.producer._event import Event
 from utracefs.producer.declarations.checking import check_declaration
 from utracefs.producer.fallback import without_tracing
 from utracefs.producer.tracing.contexts import present
 from utracefs.producer.tracing.spans import declare
-from utracefs_protocol.events.layout import Layout
 
 FIELDS = "u16 status; __rel_loc char[] request_id; u32 tenant"
 Read = Callable[[Event], list[tuple[Any, ...]]]

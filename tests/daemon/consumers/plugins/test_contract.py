@@ -8,22 +8,22 @@ import attrs
 import pytest
 
 from utracefs_protocol.errors import TraceError
+from utracefs_protocol.events._fields import Fields
 from utracefs_protocol.events.declaration import parse
-from utracefs_protocol.events.layout import Layout
 from utracefsd.consumers.plugins.contract import Consumer, ConsumerError, Record
 
-LAYOUT = Layout(parse(b"test u32 a; __rel_loc char[] s; char[4] c; s8 n").fields)
+FIELDS = Fields(parse(b"test u32 a; __rel_loc char[] s; char[4] c; s8 n").fields)
 PAYLOAD = struct.pack("<IHH4sb", 7, 5, 3, b"ab\0\0", -1) + b"hi\0"
 
 
-def record(payload: bytes = PAYLOAD, layout: Layout = LAYOUT) -> Record:
-    return Record(b"test", b"user_events", 5, 1, 46, payload, layout)
+def record(payload: bytes = PAYLOAD, fields: Fields = FIELDS) -> Record:
+    return Record(b"test", b"user_events", 5, 1, 46, payload, fields)
 
 
 def test_fields_are_unpacked_by_name() -> None:
     assert record().fields() == {"a": 7, "s": "hi", "c": "ab", "n": -1}
-    assert record(b"\1\0\0\0", Layout(parse(b"test u32 a").fields)).fields() == {"a": 1}
-    assert record(b"", Layout(())).fields() == {}
+    assert record(b"\1\0\0\0", Fields(parse(b"test u32 a").fields)).fields() == {"a": 1}
+    assert record(b"", Fields(())).fields() == {}
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_a_record_cannot_be_changed() -> None:
 
 
 def test_records_are_equal_by_what_was_written() -> None:
-    assert record() == record(layout=Layout(()))
+    assert record() == record(fields=Fields(()))
     assert record() != record(b"")
-    assert "layout" not in repr(record())
+    assert "Fields" not in repr(record())
     assert "pid=46" in repr(record())
 
 

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from tests.daemon.consumers.ftrace.histograms import defined, hist_of
 from tests.daemon.stepping import stepping
+from tests.protocol.events.plain_layout import Layout
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import parse
-from utracefs_protocol.events.layout import Layout
 from utracefsd.consumers.ftrace.hist._hist import Entries, Hist, HistTable
 from utracefsd.consumers.ftrace.hist.program import compile_definition
 

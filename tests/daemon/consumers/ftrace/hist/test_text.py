@@ -7,8 +7,8 @@ import math
 import pytest
 
 from tests.daemon.consumers.ftrace.histograms import EVENT, defined, hist_of, text_of
+from tests.protocol.events.plain_layout import Layout
 from utracefs_protocol.events.declaration import parse
-from utracefs_protocol.events.layout import Layout
 from utracefs_protocol.hist.errors import HistError
 from utracefsd.consumers.ftrace.hist._hist import Entries
 from utracefsd.consumers.ftrace.hist.text import hist_pieces, syscall_name

@@ -1,6 +1,4 @@
-"""Packs values into a payload and unpacks them, in plain Python.
-
-Applications emit and the daemon prints by compiled code; tests compare both with this. A payload:
+"""Packs values into a payload and unpacks them, in plain Python: the judge of what is compiled. A payload:
 
     | fixed part: every field at its offset, no padding | what the location words point at, in field order |
 
