@@ -150,7 +150,7 @@ void ut_begin(struct ut_session *s, int is_asked)
 	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
 		ut_go(s, UT_WANTED);
 		s->due = 0;
-		s->patience = s->parents ? UT_CROWDED_NS : UT_PATIENCE_NS;
+		s->patience = s->parents ? UT_EMIT_NS : UT_PATIENCE_NS;
 	}
 }
 
@@ -201,17 +201,22 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 	return is_done;
 }
 
+/* A wait for an answer was in vain. */
+static void lose_patience(uint64_t taken)
+{
+	ut_patience_for_answers -= taken < ut_patience_for_answers ? taken : ut_patience_for_answers;
+}
+
 int ut_await(struct ut_session *s, int (*done)(void *), void *arg, uint64_t until)
 {
-	uint64_t began = ut_clock_ns(), left = ut_patience_for_answers, taken;
+	uint64_t began = ut_clock_ns(), left = ut_patience_for_answers;
 	int is_done;
 
 	if (until)
 		return drive(s, done, arg, until, 0);
 	is_done = drive(s, done, arg, began + (left > UT_LATE_ANSWER_NS ? left : UT_LATE_ANSWER_NS), 0);
-	taken = ut_clock_ns() - began;
 	if (!is_done && s->state != UT_WAITING)
-		ut_patience_for_answers -= taken < ut_patience_for_answers ? taken : ut_patience_for_answers;
+		lose_patience(ut_clock_ns() - began);
 	return is_done;
 }
 
@@ -457,23 +462,29 @@ int ut_session_delete(struct ut_session *s, const char *name)
 
 int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 {
+	uint64_t until = ut_clock_ns() + UT_EMIT_NS;
 	int error = -EFAULT;
 	struct ut_session *s;
 
 	if (must_not_wait())
 		return error;
 	ut_lock();
+	ut_thread_start(); /* without it this one would wait in poll(2), for whole milliseconds */
 	s = reg->session;
-	if (s)
+	/* Not if an earlier wait was in vain, and no answer came since. */
+	if (s && ut_patience_for_answers == UT_ANSWER_NS && ut_thread_is_running()) {
 		ut_begin(s, 0);
-	if (s && ut_await(s, is_answered, reg, 0) && reg->state == UT_ANSWERED) {
-		record->write_index = reg->write_index;
-		error = ut_session_call(s, ut_put_write, record, 0);
-		if (error == -ETIMEDOUT || error == -ENOTCONN)
-			error = -EFAULT;
+		if (!ut_await(s, is_answered, reg, until)) {
+			error = -ETIMEDOUT;
+		} else if (reg->state == UT_ANSWERED) {
+			record->write_index = reg->write_index;
+			error = ut_session_call(s, ut_put_write, record, until);
+		}
+		if (error == -ETIMEDOUT)
+			lose_patience(UT_EMIT_NS);
 	}
 	ut_unlock();
-	return error;
+	return error == -ETIMEDOUT || error == -ENOTCONN ? -EFAULT : error;
 }
 
 /* Or cannot: there is no connection, and none is being made. A daemon that has the ring needs the

@@ -84,7 +84,7 @@ int ut_session_call(struct ut_session *session, void (*put)(struct ut_out *, uin
 		    const void *arg, uint64_t until);
 
 /* Without the lock: an event that is about to be written has no place. Makes the ring, and connects; on a
- * small stack it leaves that to the thread. A child waits up to UT_CROWDED_NS while the daemon has too many
+ * small stack it leaves that to the thread. A child waits up to UT_EMIT_NS while the daemon has too many
  * new connections. Returns whether it has a place now. */
 int ut_reg_settle(struct ut_reg *reg);
 /* Without the lock: whether to make a record of a pending event. Its program connects, and the daemon refuses
@@ -95,7 +95,8 @@ int ut_reg_may_emit(struct ut_reg *reg);
  * cannot connect; if so, counts it here and in the parent's ring. Keeps errno. */
 int ut_reg_lose(struct ut_reg *reg);
 /* Without the lock: the result of a write of this record, whose location words point outside, by the daemon:
- * it knows whether a tracer looks at them. 0 or negative errno; -EFAULT if it does not answer. */
+ * it knows whether a tracer looks at them. 0 or negative errno; -EFAULT if there is no answer in UT_EMIT_NS,
+ * and then at once until one comes. */
 int ut_reg_ask(struct ut_reg *reg, struct ut_record *record);
 /* With the lock held, as ut_session_close. */
 void ut_session_close_until(struct ut_session *session, uint64_t until);

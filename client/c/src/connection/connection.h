@@ -35,11 +35,12 @@ struct utracefs_event;
 
 #define UT_FIRST_BACK_OFF_NS 50000000ull
 
-/* Until the next attempt, if the daemon has too many new connections, at first; of a program and of a forked
- * child in all. */
+/* Until the next attempt, if the daemon has too many new connections, at first; of a program in all. */
 #define UT_BUSY_NS 250000ull
 #define UT_PATIENCE_NS 250000000ull
-#define UT_CROWDED_NS (3 * UT_BUSY_NS)
+/* The longest wait of an emit for the daemon: of a forked child in all such attempts, of a write(2) for an
+ * answer. */
+#define UT_EMIT_NS (3 * UT_BUSY_NS)
 
 /* Time that callers wait for answers, in total until an answer comes: a stopped daemon must not delay a
  * program once for each of its events. After that, LATE for each. */
