@@ -15,7 +15,6 @@
 #define NO_FUTEX_NS 200000 /* until the next look if futex(2) cannot wait */
 #define SMALL_STACK (16u << 10) /* a step needs some 4 KiB beside the frame of a signal */
 #define NO_POLL_NS 100000000u /* until the next look if descriptors cannot be waited for */
-#define MAX_POLL_NS 60000000000u
 
 struct ut_settings ut_settings;
 
@@ -35,10 +34,15 @@ static long futex(uint32_t *word, int what, uint32_t value, const struct timespe
 	return syscall(SYS_futex, word, what | FUTEX_PRIVATE_FLAG, value, timeout, NULL, 0);
 }
 
+static struct timespec in_timespec(uint64_t ns)
+{
+	return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+}
+
 void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until)
 {
 	uint64_t now = ut_clock_ns(), left = until > now ? until - now : 0;
-	struct timespec wait = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+	struct timespec wait = in_timespec(left);
 	int error = errno;
 
 	if (left && futex(word, FUTEX_WAIT, seen, &wait) < 0 && errno != EAGAIN && errno != EINTR &&
@@ -126,11 +130,12 @@ void ut_unlock(void)
 void ut_poll(struct pollfd *polled, nfds_t count, uint64_t until)
 {
 	uint64_t now = ut_clock_ns(), left = until > now ? until - now : 0;
+	struct timespec wait = in_timespec(left);
 	uint32_t never = 0;
 	int error = errno;
 
-	left = left < MAX_POLL_NS ? left : MAX_POLL_NS;
-	if (poll(polled, count, until == UINT64_MAX ? -1 : (int)((left + 999999) / 1000000)) < 0 && errno != EINTR)
+	/* (poll(2) has milliseconds, and an emit waits for less than one.) */
+	if (ppoll(polled, count, until == UINT64_MAX ? NULL : &wait, NULL) < 0 && errno != EINTR)
 		ut_futex_wait(&never, 0, now + (left < NO_POLL_NS ? left : NO_POLL_NS));
 	errno = error;
 }

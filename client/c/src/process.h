@@ -53,8 +53,8 @@ int ut_process_is_on_small_stack(void);
 extern struct ut_bell ut_bell;
 void ut_wake(void);
 
-/* poll(2) until this time, at most a minute (UINT64_MAX: forever); in a sandbox that refuses it, a short
- * wait. Without the lock. Keeps errno, as the next one. */
+/* poll(2) until this time (UINT64_MAX: forever); in a sandbox that refuses it, a short wait.
+ * Without the lock. Keeps errno, as the next one. */
 void ut_poll(struct pollfd *polled, nfds_t count, uint64_t until);
 /* Wait, without the lock, until *word differs from `seen` or the time is `until`. */
 void ut_futex_wait(uint32_t *word, uint32_t seen, uint64_t until);

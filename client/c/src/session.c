@@ -336,7 +336,12 @@ int ut_reg_lose(struct ut_reg *reg)
 
 /* ---- the interface of session.h */
 
-int ut_session_open(struct ut_session **session)
+uint64_t ut_emit_until(void)
+{
+	return ut_clock_ns() + UT_EMIT_NS;
+}
+
+int ut_session_open(struct ut_session **session, uint64_t until)
 {
 	int error = 0;
 	struct ut_session *s;
@@ -348,7 +353,7 @@ int ut_session_open(struct ut_session **session)
 	s = ut_session_new(0, NULL, NULL);
 	if (!s) {
 		error = -ENOMEM;
-	} else if (!ut_await(s, is_connected, s, 0)) {
+	} else if (!ut_await(s, is_connected, s, until) && !(until && s->state == UT_NEW)) {
 		error = s->error == -EINPROGRESS ? -ENOENT : s->error;
 		end_session(s);
 	} else {
@@ -413,6 +418,29 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 	return error;
 }
 
+int ut_session_repeat(struct ut_session *s, uint32_t write_index, const char *command, uint16_t flags,
+		      uint16_t event_id, uint64_t until)
+{
+	int error = -ENOMEM;
+	struct ut_reg *reg;
+
+	ut_lock();
+	reg = ut_reg_new(s, command, flags);
+	if (reg)
+		error = ut_reg_number(reg, write_index);
+	if (!error) {
+		reg->event_id = event_id;
+		ut_reg_point(reg, &ut_pending);
+		ut_reg_place(reg);
+		if (until)
+			ut_await(s, is_answered, reg, until);
+	} else if (reg) {
+		ut_reg_remove(reg);
+	}
+	ut_unlock();
+	return error;
+}
+
 static int has_asked(void *arg)
 {
 	struct ut_call *call = arg;
@@ -462,17 +490,16 @@ int ut_session_delete(struct ut_session *s, const char *name)
 
 int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 {
-	uint64_t until = ut_clock_ns() + UT_EMIT_NS;
+	uint64_t until = ut_emit_until();
 	int error = -EFAULT;
 	struct ut_session *s;
 
 	if (must_not_wait())
 		return error;
 	ut_lock();
-	ut_thread_start(); /* without it this one would wait in poll(2), for whole milliseconds */
 	s = reg->session;
 	/* Not if an earlier wait was in vain, and no answer came since. */
-	if (s && ut_patience_for_answers == UT_ANSWER_NS && ut_thread_is_running()) {
+	if (s && ut_patience_for_answers == UT_ANSWER_NS) {
 		ut_begin(s, 0);
 		if (!ut_await(s, is_answered, reg, until)) {
 			error = -ETIMEDOUT;
@@ -553,10 +580,10 @@ void ut_session_close_until(struct ut_session *s, uint64_t until)
 		ut_wake();
 }
 
-void ut_session_close(struct ut_session *s)
+void ut_session_close(struct ut_session *s, uint64_t until)
 {
 	ut_lock();
-	ut_session_close_until(s, ut_clock_ns() + UT_CLOSE_NS);
+	ut_session_close_until(s, until ? until : ut_clock_ns() + UT_CLOSE_NS);
 	ut_unlock();
 }
 

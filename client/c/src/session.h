@@ -23,8 +23,12 @@ uint64_t ut_end_until(void);
  * connects again by itself, repeats its registrations, and keeps its write indexes. */
 struct ut_session;
 
-/* Connects. -ENOENT or -ECONNREFUSED: there is no daemon; -ENOMEM. */
-int ut_session_open(struct ut_session **session);
+/* Until when a writer that begins now may wait for the daemon: UT_EMIT_NS. */
+uint64_t ut_emit_until(void);
+
+/* Connects. until: 0, or it is not connected by then if the daemon has too many new connections, but will be.
+ * -ENOENT or -ECONNREFUSED: there is no daemon; -ENOMEM. */
+int ut_session_open(struct ut_session **session, uint64_t until);
 
 /* Waits for the daemon's answer: its errno, -ETIMEDOUT after 2 s (20 ms, if earlier waits were in vain and
  * no answer came since), -ENOTCONN without a daemon. An event that the session already has keeps its write
@@ -32,6 +36,12 @@ int ut_session_open(struct ut_session **session);
  * does not find every event by its command string alone. */
 int ut_session_register(struct ut_session *session, const char *command, uint16_t flags, uint16_t *event_id,
 			uint32_t *write_index);
+
+/* Registers an event of another process's file under its number there. Waits until then (0: not at all) for
+ * the answers to this and earlier ones. Before its answer an event counts as on, and the daemon checks its
+ * records. -ENOMEM, -EMFILE. */
+int ut_session_repeat(struct ut_session *session, uint32_t write_index, const char *command, uint16_t flags,
+		      uint16_t event_id, uint64_t until);
 
 /* DIAG_IOCSDEL; waits like ut_session_register. */
 int ut_session_delete(struct ut_session *session, const char *name);
@@ -46,9 +56,9 @@ ssize_t ut_session_write(struct ut_session *session, const struct iovec *iov, in
  * Callable from signal handlers. */
 int ut_session_judge(struct ut_session *session, int32_t write_index, size_t payload);
 
-/* Removes the registrations, after sending pending records, for at most 0.5 s; the rest is reported to the
- * daemon as lost. It takes in all committed records of its own ring. */
-void ut_session_close(struct ut_session *session);
+/* Removes the registrations, after sending pending records, until then (0: for 0.5 s); the rest is reported
+ * to the daemon as lost. It takes in all committed records of its own ring. */
+void ut_session_close(struct ut_session *session, uint64_t until);
 
 /* Makes bit `bit` of the word of `size` bytes (4 or 8) at `addr` follow whether the event is enabled; its
  * present state is written before this returns. -EADDRINUSE: another enabler has that bit. -ENOMEM: not

@@ -446,6 +446,62 @@ static void hand_over(int argc, char **argv)
 	CHECK(!"exec");
 }
 
+/* Executed by `hand_over_stopped` with the descriptor as argv[2]. */
+static void inherited_stopped(int argc, char **argv)
+{
+	const int fd = atoi(argv[2]);
+	struct timespec began, ended;
+
+	(void)argc;
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	CHECK(emit(fd, 1, 10, 1) == 12 && emit(fd, 1, 10, 2) == 12);
+	FAILS(emit(fd, 2, 10, 3), ENOENT);
+	clock_gettime(CLOCK_MONOTONIC, &ended);
+	CHECK(kill(atoi(argv[3]), SIGCONT) == 0);
+	CHECK(ended.tv_sec - began.tv_sec + (ended.tv_nsec - began.tv_nsec) * 1e-9 < 1);
+	CHECK(reg(fd, "one_more u32 b", 0) == 2);
+}
+
+/* The descriptor in another program, whose first write finds the daemon argv[2] stopped. */
+static void hand_over_stopped(int argc, char **argv)
+{
+	char number[16];
+	int fd;
+
+	(void)argc;
+	CHECK((fd = open(PATH, O_RDWR)) >= 0);
+	CHECK(reg(fd, "before u32 a", 1) == 0 && reg(fd, WORK, 0) == 1 && emit(fd, 1, 10, 0) == 12);
+	CHECK(kill(atoi(argv[2]), SIGSTOP) == 0);
+	snprintf(number, sizeof(number), "%d", fd);
+	execl("/proc/self/exe", argv[0], "inherited_stopped", number, argv[2], NULL);
+	CHECK(!"exec");
+}
+
+/* Writes find files closed that have much to send, while the daemon argv[2] is stopped; to argv[3]. */
+static void strays(int argc, char **argv)
+{
+	struct timespec began, ended;
+	int fds[4];
+	unsigned i, n;
+
+	(void)argc;
+	for (i = 0; i < 4; i++)
+		CHECK((fds[i] = open(PATH, O_RDWR)) >= 0 && reg(fds[i], WORK, i) == 0);
+	CHECK(kill(atoi(argv[2]), SIGSTOP) == 0);
+	for (i = 0; i < 4; i++)
+		for (n = 0; n < 20000; n++)
+			CHECK(emit(fds[i], 0, 17, n) == 12);
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	for (i = 0; i < 4; i++) {
+		CHECK(by_instruction(SYS_close, fds[i], 0, 0) == 0);
+		CHECK(open(argv[3], O_RDWR | O_CREAT | O_APPEND, 0600) == fds[i]);
+		CHECK(write(fds[i], "hello world, this is no record", 30) == 30);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &ended);
+	CHECK(kill(atoi(argv[2]), SIGCONT) == 0);
+	CHECK(ended.tv_sec - began.tv_sec + (ended.tv_nsec - began.tv_nsec) * 1e-9 < 1);
+}
+
 static int shared;
 static _Atomic int done;
 
@@ -584,7 +640,10 @@ static const struct test_case cases[] = {
 	{ "children", children },
 	{ "vforks", vforks },
 	{ "inherited", inherited },
+	{ "inherited_stopped", inherited_stopped },
 	{ "hand_over", hand_over },
+	{ "hand_over_stopped", hand_over_stopped },
+	{ "strays", strays },
 	{ "threads", threads },
 	{ "handlers", handlers },
 	{ "cancelled", cancelled },

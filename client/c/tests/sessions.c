@@ -110,7 +110,7 @@ int main(void)
 		line[strcspn(line, "\n")] = 0;
 		text[0] = 0;
 		if (strcmp(line, "open") == 0) {
-			answer = ut_session_open(&sessions[nr]);
+			answer = ut_session_open(&sessions[nr], 0);
 			answer = answer ? answer : nr++;
 		} else if (sscanf(line, "register %d %d %[^\n]", &s, &a, text) == 3) {
 			event_id = 0;
@@ -143,11 +143,11 @@ int main(void)
 			struct ut_session *one;
 
 			for (answer = 0; s-- && !answer;) {
-				answer = ut_session_open(&one);
+				answer = ut_session_open(&one, 0);
 				if (!answer) {
 					event_id = 0;
 					answer = ut_session_register(one, "again u32 a", 0, &event_id, &index);
-					ut_session_close(one);
+					ut_session_close(one, 0);
 				}
 			}
 		} else if (sscanf(line, "held %d", &s) == 1) {
@@ -156,7 +156,7 @@ int main(void)
 			closefrom(3);
 			answer = 0;
 		} else if (sscanf(line, "close %d", &s) == 1) {
-			ut_session_close(sessions[s]);
+			ut_session_close(sessions[s], 0);
 			answer = 0;
 		}
 		printf("%ld\n", answer);

@@ -94,21 +94,21 @@ void ut_file_note(struct ut_file *file, uint32_t write_index, const char *comman
 	pthread_mutex_unlock(&ut_file_lock);
 }
 
-/* Registers the events of a list, in the order of its indexes. */
-static void replay(struct ut_session *session, const struct list *list)
+/* Registers the events of a list, in the order of its indexes, and waits after the last one. */
+static void replay(struct ut_session *session, const struct list *list, uint64_t until)
 {
-	uint32_t end = atomic_load_explicit(&list->end, memory_order_acquire), length, got;
-	const struct entry *entry;
+	uint32_t end = atomic_load_explicit(&list->end, memory_order_acquire), length, index = 0;
+	const struct entry *entry, *next;
 
 	if (end > LIST_SIZE)
 		end = LIST_SIZE;
-	for (uint32_t index = 0; (entry = find_entry(list, end, index, &length)); index++) {
-		uint16_t event_id = entry->event_id;
+	for (entry = find_entry(list, end, 0, &length); entry; entry = next) {
 		char command[UT_MAX_COMMAND + 1];
 
 		memcpy(command, entry->command, length);
 		command[length] = '\0';
-		if (ut_session_register(session, command, entry->flags, &event_id, &got) || got != index)
+		next = find_entry(list, end, index + 1, &length);
+		if (ut_session_repeat(session, index++, command, entry->flags, entry->event_id, next ? 0 : until))
 			return;
 	}
 }
@@ -133,6 +133,7 @@ static struct ut_data_file *make(struct ut_session *session)
 	file->in_use = 1;
 	file->access = O_RDWR;
 	file->list = NULL;
+	file->is_stray = 0;
 	atomic_store(&file->session, session);
 	return file;
 }
@@ -141,7 +142,7 @@ void ut_file_released(struct ut_file *last)
 {
 	struct ut_data_file *file = ut_data_file(last);
 
-	ut_session_close(atomic_exchange(&file->session, NULL));
+	ut_session_close(atomic_exchange(&file->session, NULL), file->is_stray ? ut_emit_until() : 0);
 	if (file->list)
 		munmap(file->list, LIST_SIZE);
 	pthread_mutex_lock(&ut_file_lock);
@@ -210,7 +211,7 @@ int ut_file_open(int flags, int real)
 	int fd;
 
 	ut_file_begin();
-	if (ut_session_open(&session) < 0)
+	if (ut_session_open(&session, 0) < 0)
 		return -ENOTCONN;
 	if (real >= 0)
 		NEXT(close)(real);
@@ -218,7 +219,7 @@ int ut_file_open(int flags, int real)
 	file = make(session);
 	pthread_mutex_unlock(&ut_file_lock);
 	if (!file) {
-		ut_session_close(session);
+		ut_session_close(session, 0);
 		return -ENOMEM;
 	}
 	fd = make_descriptor(file, flags);
@@ -230,9 +231,10 @@ int ut_file_open(int flags, int real)
 }
 
 /* A descriptor that came from another process, by exec or over a socket, or was copied without this
- * library. */
+ * library. By its first write, too, so it waits no longer than an emit. */
 struct ut_file *ut_file_adopt(int fd)
 {
+	const uint64_t until = ut_emit_until();
 	const int seals = fcntl(fd, F_GET_SEALS);
 	struct ut_session *session;
 	struct ut_data_file *file;
@@ -261,8 +263,8 @@ struct ut_file *ut_file_adopt(int fd)
 	}
 	if (list == MAP_FAILED)
 		return NULL;
-	if (list->magic == LIST_MAGIC && ut_session_open(&session) == 0) {
-		replay(session, list);
+	if (list->magic == LIST_MAGIC && ut_session_open(&session, until) == 0) {
+		replay(session, list, until);
 		pthread_mutex_lock(&ut_file_lock);
 		file = make(session);
 		pthread_mutex_unlock(&ut_file_lock);
@@ -271,7 +273,7 @@ struct ut_file *ut_file_adopt(int fd)
 			file->file.ino = now.st_ino;
 			file->access = fcntl(fd, F_GETFL) & O_ACCMODE;
 		} else {
-			ut_session_close(session);
+			ut_session_close(session, 0);
 		}
 	}
 	munmap((void *)(uintptr_t)list, LIST_SIZE);

@@ -27,6 +27,7 @@ struct ut_data_file {
 	int access;                           /* O_RDONLY, O_WRONLY or O_RDWR */
 	void *list; /* of the registrations, writable; NULL: not writable for us, or there is none */
 	pid_t writer; /* of the list: not a child of its */
+	int is_stray; /* the program has closed a descriptor without this library, and writes to another file */
 	int in_use;
 	struct ut_data_file *next; /* of all */
 };

@@ -84,8 +84,10 @@ static int is_still(int fd, struct ut_file *file)
 
 	ut_section_begin(&section);
 	is = ut_file_is(file, fd);
-	if (!is)
+	if (!is) {
+		ut_data_file(file)->is_stray = 1; /* no write waits longer than an emit */
 		ut_file_put(ut_file_take(fd, file));
+	}
 	ut_section_end(&section);
 	return is;
 }

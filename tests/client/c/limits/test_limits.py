@@ -228,9 +228,9 @@ def test_musl(daemon: DaemonProcess, program: Path, tmp_path: Path, way: str) ->
 
 
 CALLS = {
-    "write": [1], "fstat newfstatat": [5, 262], "lstat": [6], "poll": [7, 271], "mmap": [9], "mprotect": [10],
-    "munmap": [11], "rt_sigprocmask": [14], "writev": [20], "sched_yield": [24], "mremap": [25],
-    "madvise": [28],
+    "write": [1], "fstat newfstatat": [5, 262], "lstat": [6], "poll ppoll": [7, 271], "mmap": [9],
+    "mprotect": [10], "munmap": [11], "rt_sigprocmask": [14], "writev": [20], "sched_yield": [24],
+    "mremap": [25], "madvise": [28],
     "nanosleep clock_nanosleep": [35, 230], "getpid": [39], "socket": [41], "connect": [42], "sendto": [44],
     "recvfrom": [45], "sendmsg": [46], "recvmsg": [47], "socketpair": [53], "setsockopt": [54], "clone": [56],
     "kill": [62], "fcntl": [72], "readlink readlinkat": [89, 267], "geteuid": [107], "getppid": [110],

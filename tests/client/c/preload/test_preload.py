@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -57,6 +58,24 @@ def test_what_is_done_without_libc_is_noticed(work: Work, program: Path, tmp_pat
 def test_a_descriptor_that_another_process_gets(work: Work, program: Path, how: str) -> None:
     run(program, "hand_over", how)
     assert work.numbers() == {9: [0, 1, 2]}
+
+
+def test_a_write_that_finds_its_file_closed_waits_for_no_stopped_daemon(
+    work: Work, program: Path, tmp_path: Path
+) -> None:
+    """Over the socket, which has no room for all records."""
+    try:
+        run(program, "strays", work.daemon.pid, tmp_path / "other", env=environment(UTRACEFS_DATA_RING="0"))
+    finally:
+        work.daemon.signal(signal.SIGCONT)
+
+
+def test_the_first_write_of_another_process_waits_for_no_stopped_daemon(work: Work, program: Path) -> None:
+    try:
+        run(program, "hand_over_stopped", work.daemon.pid)
+    finally:
+        work.daemon.signal(signal.SIGCONT)
+    wait_for(lambda: work.numbers() == {10: [0, 1, 2]}, what=work.numbers)
 
 
 def test_signal_handlers_write_too(work: Work, program: Path) -> None:
