@@ -11,11 +11,15 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import attrs
 
-from tests.simulation.world import Step, steps_of, world
+from tests.simulation import clients
+from tests.simulation.world import Step, World, steps_of, world
+
+Make = Callable[[], AbstractContextManager[World]]
 
 STEPS = 400
 """Steps of a seed: long enough for some ten restarts."""
@@ -37,9 +41,9 @@ class Outcome:
         return re.sub(r"[\d\[{(].*", "", self.failure)
 
 
-def play(steps: Sequence[Step]) -> Outcome:
+def play(steps: Sequence[Step], make: Make = world) -> Outcome:
     """One run in a world of its own."""
-    with world() as made:
+    with make() as made:
         failure = trace = ""
         try:
             made.run(steps)
@@ -52,7 +56,7 @@ def play(steps: Sequence[Step]) -> Outcome:
         return Outcome("\n".join(made.journal), made.reached, failure, trace)
 
 
-def shrink(steps: Sequence[Step], failure: Outcome) -> list[Step]:
+def shrink(steps: Sequence[Step], failure: Outcome, make: Make = world) -> list[Step]:
     """The shortest list found that fails in the same way: parts are left out, half of it first, then ever
     smaller ones."""
     left = list(steps)
@@ -62,7 +66,7 @@ def shrink(steps: Sequence[Step], failure: Outcome) -> list[Step]:
         shorter = False
         while at > -size:
             tried = left[: max(at, 0)] + left[at + size :]
-            if play(tried).kind == failure.kind:
+            if play(tried, make).kind == failure.kind:
                 left, shorter = tried, True
             at -= size
         if not shorter or size > len(left):
@@ -83,18 +87,20 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--only", action="store_true", help="this seed alone")
     parser.add_argument("--journal", action="store_true", help="print it")
+    parser.add_argument("--clients", action="store_true", help="programs are C clients")
     chosen = parser.parse_args()
+    make, make_steps = (clients.world, clients.steps_of) if chosen.clients else (world, steps_of)
     began, seed, done = time.monotonic(), chosen.seed, 0
     reached: Counter[str] = Counter()
     while True:
-        steps = steps_of(seed, chosen.steps)
-        outcome = play(steps)
+        steps = make_steps(seed, chosen.steps)
+        outcome = play(steps, make)
         done += sum(outcome.reached[name] for name in {step[0] for step in steps})
         reached += outcome.reached
         if outcome.failure:
             print(f"seed {seed}: {outcome.failure}\n{outcome.trace}", flush=True)
-            shortest = shrink(steps, outcome)
-            outcome = play(shortest)
+            shortest = shrink(steps, outcome, make)
+            outcome = play(shortest, make)
         if chosen.journal:
             print(outcome.journal)
         if outcome.failure:

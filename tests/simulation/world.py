@@ -1857,9 +1857,9 @@ def _emit(pid: int, record: Record, model: Model, *, ring: bool, waits: bool = F
 
 
 @contextlib.contextmanager
-def world() -> Iterator[World]:
+def world(make: Callable[[Path], World] = World) -> Iterator[World]:
     folder = Path(tempfile.mkdtemp(prefix=f"utracefs-world-{os.getpid()}-", dir="/dev/shm"))
-    made = World(folder)
+    made = make(folder)
     try:
         yield made
     finally:

@@ -1,0 +1,675 @@
+"""The C client in the world: client, daemon and successor are one run, decided by a list of steps.
+
+Each program is a process of its own, client/c/tests/simulated.c: the library as it is built, with the world
+behind its clock, its connect(2), its waits and its process id. It runs only while it carries out a command of
+the world, which waits for the answer. So threads, forks, kills and exits are real, and a run depends on its
+steps alone.
+
+The model: each record that a program has emitted is in the ring buffer once, in the order of its program, or
+in one number: lost, unheard or refused, as its program counts them. Records of a program that has ended are
+in the buffer, unless no daemon can have its ring.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import fcntl
+import functools
+import mmap
+import os
+import random
+import re
+import select
+import signal
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tests.client.c.building import build
+from tests.simulation.model import LINE, Wrong, expect
+from tests.simulation.world import USERS, Step, World
+from tests.simulation.world import world as a_world
+from utracefsd.daemon import GATHER_NS, HAND_OVER_NS
+
+_COMMAND = struct.Struct("<IiQQ512s")
+_REPLY = struct.Struct("<IiII2Q8Q")
+(
+    START,
+    DECLARE,
+    EMIT,
+    RESERVE,
+    COMMIT,
+    STATUS,
+    FLUSH,
+    CLOSE,
+    EXIT,
+    FORK,
+    COVER,
+    CLOSE_ALL,
+    PLAN,
+    TURN,
+    RESUME,
+) = range(15)
+DONE, WAITS, WAITS_ON, STOPPED, CONNECTS = range(5)
+HAS_THREAD, THREAD_IS_STOPPED, MAIN_IS_STOPPED, ALL_IS_SENT = 1, 2, 4, 8
+FOREVER = (1 << 64) - 1
+(NONE, NEW, WAITING, FORKED, OLDER, OFFERED, SOCKET, UP, SENDS, CLOSED) = range(10)
+"""The states of a program's session, as in states.h."""
+
+MS = 1_000_000
+SEC = 1000 * MS
+EVENTS = [f"e{i} u64 n; u32 k; __rel_loc char[] s" for i in range(4)]
+MOST_CLIENTS = 4
+BUFFER_KB = 512
+CLOSE_NS = SEC // 2
+"""An exit waits so long at most (UT_CLOSE_NS)."""
+DIRECTORY = "/simulated"
+
+
+class Ended(Exception):
+    """The process has ended."""
+
+
+@attrs.frozen
+class Reply:
+    what: int
+    result: int
+    flags: int
+    session: int
+    thread_until: int
+    main_until: int
+    values: tuple[int, ...]
+
+
+class Host:
+    """The process that makes the others, and the clock that they see."""
+
+    def __init__(self, binary: Path) -> None:
+        self._control, theirs = control()
+        clock = os.memfd_create("clock")
+        os.ftruncate(clock, 4096)
+        self._clock = mmap.mmap(clock, 4096)
+        given = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (theirs.fileno(), clock)]
+        actions = [(os.POSIX_SPAWN_DUP2, fd, 3 + i) for i, fd in enumerate(given)]
+        self._pid = os.posix_spawn(binary, ["simulated"], {}, file_actions=actions)
+        for fd in (*given, clock):
+            os.close(fd)
+        theirs.close()
+
+    def set_clock(self, now: int) -> None:
+        self._clock[:8] = now.to_bytes(8, "little")
+
+    def start(self, pid: int, environment: str) -> socket.socket:
+        """Its control."""
+        ours, theirs = control()
+        command = _COMMAND.pack(START, pid, 0, 0, environment.encode())
+        socket.send_fds(self._control, [command], [theirs.fileno()])
+        theirs.close()
+        return ours
+
+    def close(self) -> None:
+        self._control.close()
+        self._clock.close()
+        os.waitpid(self._pid, 0)
+
+
+def control() -> tuple[socket.socket, socket.socket]:
+    """The world's end, and the process's."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(60)
+    return ours, theirs
+
+
+Then = Callable[[Reply], object]
+
+
+class Client:
+    """A program."""
+
+    def __init__(self, world: ClientWorld, pid: int, uid: int, control: socket.socket) -> None:
+        """It says its real process id first."""
+        self._world = world
+        self.pid, self.uid = pid, uid
+        self._control = control
+        self.doing: list[tuple[int, Then]] = []
+        """Commands that wait, and what is to be done with their answers; the innermost is last."""
+        self._pidfd = os.pidfd_open(self._next().result)
+        self.declared: set[int] = set()
+        self.is_closed = False
+        self.emitted: list[Emitted] = []
+        self.tried: Counter[int] = Counter()
+        """By event: records that were committed, or found no room."""
+        self.seen: Counter[int] = Counter()
+        self.last_began = 0
+        """The latest beginning of a command whose records were seen."""
+        self.generation = 0
+        """The number of the daemon that it has connected to."""
+        self.exits: tuple[int, int] | None = None
+        """When it called exit(3), and the daemon of that time."""
+        self.is_child = False
+        self.is_safe = self.is_read = False
+        """It has ended: whether its daemon has its ring, and has read it."""
+
+    def child(self, pid: int, control: socket.socket) -> Client:
+        """The process that a fork of it made."""
+        made = Client(self._world, pid, self.uid, control)
+        made.doing = [(what, lambda reply: None) for what, _ in self.doing]
+        made.is_child = True
+        made.declared = set(self.declared)
+        made.is_closed = self.is_closed
+        return made
+
+    def descriptors(self) -> set[int]:
+        return {self._control.fileno(), self._pidfd}
+
+    @property
+    def waits(self) -> bool:
+        """Its main thread."""
+        return bool(self.doing)
+
+    @property
+    def is_stopped(self) -> bool:
+        """One of its threads."""
+        return bool(self.last.flags & (THREAD_IS_STOPPED | MAIN_IS_STOPPED))
+
+    @property
+    def has_thread(self) -> bool:
+        return bool(self.last.flags & HAS_THREAD)
+
+    def ask(
+        self, what: int, a: int = 0, b: int = 0, c: int = 0, text: str = "", *, fd: int = -1, then: Then
+    ) -> None:
+        self._send(_COMMAND.pack(what, a, b, c, text.encode()), fd)
+        reply = self._next()
+        if reply.what == DONE:
+            then(reply)
+        else:
+            self.doing.append((what, then))
+
+    def turn(self) -> bool:
+        """A turn of its native thread: whether it had something to do."""
+        if not self.has_thread:
+            return False
+        self._send(_COMMAND.pack(TURN, 0, 0, 0, b""))
+        return bool(self._next().result)
+
+    def resume(self) -> bool:
+        """Its main thread, which waits: whether it need not any more."""
+        if not self.doing:
+            return False
+        self._send(_COMMAND.pack(RESUME, 0, 0, 0, b""))
+        reply = self._next()
+        if reply.what == DONE:
+            self.doing.pop()[1](reply)
+        return reply.what != WAITS_ON
+
+    def due(self) -> int:
+        """When one of its threads looks again by itself."""
+        times = [self.last.thread_until] * self.has_thread + [self.last.main_until] * self.waits
+        return min(times, default=FOREVER)
+
+    def _send(self, data: bytes, fd: int = -1) -> None:
+        self._world.host.set_clock(self._world.machine.now)
+        try:
+            socket.send_fds(self._control, [data], [fd] if fd >= 0 else [])
+        except (BrokenPipeError, ConnectionResetError):
+            raise Ended from None
+
+    def _next(self) -> Reply:
+        while True:
+            try:
+                data = self._control.recv(_REPLY.size)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise Ended
+            what, result, flags, session, thread_until, main_until, *values = _REPLY.unpack(data)
+            if what != CONNECTS:
+                self.last = Reply(what, result, flags, session, thread_until, main_until, tuple(values))
+                return self.last
+            sock = self._world.connect(self)
+            answer = 0 if sock else errno.ECONNREFUSED
+            self._send(_COMMAND.pack(0, answer, 0, 0, b""), sock.fileno() if sock else -1)
+            if sock:
+                sock.close()
+
+    def kill(self) -> None:
+        """Its descriptors are closed when this returns."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self.bury()
+
+    def bury(self) -> None:
+        """It has ended, or is about to."""
+        if not select.select([self._pidfd], [], [], 60)[0]:
+            raise Wrong("a process does not end")
+        self._control.close()
+        os.close(self._pidfd)
+
+
+@attrs.define
+class Emitted:
+    """Records of one command, numbered from `first` on. Of two commands of a program that do not overlap the
+    records of the earlier one come first."""
+
+    client: Client
+    event: int
+    began: int
+    ended: int = FOREVER
+    committed: set[int] = attrs.Factory(set)
+    seen: set[int] = attrs.Factory(set)
+
+
+class ClientWorld(World):
+    """A world whose programs are clients."""
+
+    def __init__(self, folder: Path, host: Host) -> None:
+        self.host = host
+        super().__init__(folder)
+        self.clients: list[Client] = []
+        self.gone: list[Client] = []
+        """Programs that have ended, whose records are not looked at yet."""
+        self.emitted: dict[int, Emitted] = {}
+        """By number of record."""
+        self.generation = 0
+        """The number of the daemon."""
+        self._commands = 0
+        self._is_set_up = False
+
+    # A run
+
+    def _start(self) -> None:
+        super()._start()
+        self.generation += 1
+        if not self._is_set_up:
+            self._is_set_up = True
+            self._tree("write_file", "buffer_size_kb", b"%d" % BUFFER_KB, True)
+            self._tree("write_file", "standing_events", b"user_events:*\n", True)
+
+    def _end(self, *_: Any) -> None:
+        """All programs end, then the daemon, and nothing is left."""
+        for client in list(self.clients):
+            self._tell(client, EXIT)
+        self._settle(SEC)
+        if self.clients:
+            raise Wrong(f"programs do not end: {[client.pid for client in self.clients]}")
+        self._look()
+        self._live.remove_state = True
+        self._live.close()
+        self.daemon = None
+        self._connections_end()
+        self._look_at_descriptors()
+        if left := [path.name for path in self.folder.iterdir()]:
+            raise Wrong(f"files left: {left}")
+
+    def _bury(self) -> None:
+        for client in self.clients:
+            client.kill()
+        self.clients.clear()
+        super()._bury()
+
+    def _look_at_status(self) -> None: ...
+
+    def _kept(self) -> set[int]:
+        return super()._kept().union(*(client.descriptors() for client in self.clients))
+
+    # Daemons
+
+    def _die(self, falls: Any = ()) -> None:
+        self.disk.dead = True
+        self._bury_descriptors()
+        self._daemon_ended()
+
+    def _daemon_ended(self) -> None:
+        self.daemon = None
+        self._connections_end()
+        self.disk.revive()
+        for client in self.gone:
+            client.is_safe &= client.is_read
+
+    def _killed_within(self) -> None:
+        self._asked = self._after = None
+        self._die()
+
+    def _pump(self, *, stalled: bool = False) -> None:
+        if self.daemon is not None:
+            super()._pump(stalled=stalled)
+            if not self.daemon.gathering:
+                for client in self.gone:
+                    client.is_read = True
+
+    def _gather(self) -> None:
+        until = self.machine.now + GATHER_NS + HAND_OVER_NS
+        while self._live.gathering:
+            if self.machine.now > until:
+                raise Wrong("gathering rings never ends")
+            self._settle(50 * MS)
+
+    def connect(self, client: Client) -> socket.socket | None:
+        """None: there is no daemon."""
+        if self.daemon is None:
+            return None
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        self.machine.owner_of[ours.fileno()] = client.pid, client.uid
+        self.listeners[0].arrive(ours)
+        client.generation = self.generation
+        return theirs
+
+    # Programs
+
+    def _tell(
+        self,
+        client: Client,
+        what: int,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+        text: str = "",
+        *,
+        fd: int = -1,
+        then: Then = lambda reply: None,
+    ) -> None:
+        """then: called with the answer, which may come late; not if its process ends before."""
+        with self._its_end(client):
+            client.ask(what, a, b, c, text, fd=fd, then=then)
+
+    @contextlib.contextmanager
+    def _its_end(self, client: Client) -> Iterator[None]:
+        """Its process may end meanwhile."""
+        try:
+            yield
+        except Ended:
+            client.bury()
+            self._has_ended(client)
+
+    def _run(self, client: Client) -> bool:
+        """Each of its threads, until it waits again: whether there was something to do."""
+        was_busy = False
+        with self._its_end(client):
+            was_busy = client.turn()
+            was_busy |= client.resume()
+        return was_busy
+
+    def _has_ended(self, client: Client) -> None:
+        self.clients.remove(client)
+        del self.machine.processes[client.pid]
+        self.gone.append(client)
+        last = client.last
+        has_ring = last.session in (OFFERED, UP) and bool(last.flags & ALL_IS_SENT)
+        if client.exits and self.machine.now < client.exits[0] + CLOSE_NS - 100 * MS:
+            has_ring = last.session in (NEW, OFFERED, UP, SOCKET, SENDS)
+            if last.session == NEW:
+                client.generation = client.exits[1]
+        client.is_safe = has_ring and self.daemon is not None and client.generation == self.generation
+        self._note(f"  {client.pid} has ended, {'safe' if client.is_safe else 'unsafe'}")
+
+    def _settle(self, ns: int) -> None:
+        """Everybody does what there is to do, for so long."""
+        until = self.machine.now + ns
+        for _ in range(10_000):
+            self._pump()
+            busy = False
+            for client in list(self.clients):
+                busy |= self._run(client)
+            if busy:
+                continue
+            due = min((client.due() for client in self.clients), default=FOREVER)
+            if self.daemon is not None and (deadline := self.daemon.next_deadline_ns()) is not None:
+                due = min(due, deadline)
+            if due > until:
+                self.machine.pass_time(max(0, until - self.machine.now))
+                self._pump()
+                return
+            self.machine.pass_time(max(1, due - self.machine.now))
+        raise Wrong("programs never rest")
+
+    def _pick_client(self, number: int, *, free: bool = True) -> Client | None:
+        found = [client for client in self.clients if not (free and client.waits)]
+        return found[number % len(found)] if found else None
+
+    # Steps
+
+    def _program(self, user: int, *_: int) -> None:
+        if len(self.clients) < MOST_CLIENTS:
+            uid = USERS[0]
+            pid = self.machine.start(uid)
+            environment = f"UTRACEFS_DIR={DIRECTORY} UTRACEFS_RING_KB={(64, 2048)[user // 2 % 2]}"
+            self.clients.append(Client(self, pid, uid, self.host.start(pid, environment)))
+
+    def _declare(self, which: int, event: int, *_: int) -> None:
+        if client := self._pick_client(which):
+            event %= len(EVENTS)
+            client.declared.add(event)
+            self._tell(client, DECLARE, event, text=EVENTS[event])
+
+    def _emit(self, which: int, event: int, number: int, how: int) -> None:
+        client = self._pick_client(which)
+        if client is None or not client.declared:
+            return
+        known = sorted(client.declared)
+        event, count = known[event % len(known)], 1 + number % 8
+        size = (1, 1, 1, 900)[how % 4]
+        first, self.numbers = self.numbers + 1, self.numbers + count
+        self._commands += 1
+        made = Emitted(client, event, self._commands)
+        was_waiting = client.last.session == WAITING and not client.is_child
+        client.emitted.append(made)
+        self.emitted.update(dict.fromkeys(range(first, first + count), made))
+        self.machine.pass_time(100)
+
+        def then(reply: Reply) -> None:
+            self._commands += 1
+            made.ended = self._commands
+            results = [reply.values[0] >> 2 * i & 3 for i in range(count)]
+            made.committed = {first + i for i, result in enumerate(results) if result == 1}
+            client.tried[event] += count - results.count(0)
+            self._note(f"  {client.pid} e{event} from {first}: {results}")
+            if was_waiting and reply.session == WAITING and any(results):
+                raise Wrong(f"events of {client.pid} are on without a daemon")
+
+        what = number % 5 | size << 8 | count << 32
+        self._tell(client, EMIT, event, first, what, then=then)
+
+    def _step(self, which: int, *_: int) -> None:
+        """Its threads do what there is to do, once."""
+        if client := self._pick_client(which, free=False):
+            self._run(client)
+
+    def _write(self, *_: int) -> None:
+        self._pump()
+
+    def _time(self, how: int, *_: int) -> None:
+        self.machine.pass_time((MS, 50 * MS, SEC, 3 * SEC)[how % 4])
+
+    def _settled(self, how: int, *_: int) -> None:
+        self._settle((0, 10 * MS, SEC)[how % 3])
+
+    def _begin(self, *_: int) -> None:
+        """The next daemon."""
+        if self.daemon is None:
+            self._start()
+
+    def _kill(self, now: int = 0, *_: int) -> None:
+        if self.daemon is not None:
+            self._die()
+        if now % 3:
+            self._start()
+
+    def _restart(self, *_: int) -> None:
+        if self.daemon is not None:
+            self._pump()
+            self._live.close()
+            self._restarts += 1
+            if self._restarts % 4 == 1:
+                self.daemon = None
+                self._connections_end()
+                self._look_at_descriptors()
+            else:
+                self._bury_descriptors()
+            self._daemon_ended()
+        self._start()
+
+    def _fork(self, which: int, how: int, *_: int) -> None:
+        """Also in a signal handler, while its thread waits for a flush."""
+        client = self._pick_client(which, free=False)
+        if (
+            client is None
+            or len(self.clients) == MOST_CLIENTS
+            or any(what != FLUSH for what, _ in client.doing)
+            or client.is_stopped
+        ):
+            return
+        pid = self.machine.start(client.uid)
+        ours, theirs = control()
+        self._tell(client, FORK, pid, how % 4 == 0, fd=theirs.fileno())
+        theirs.close()
+        self.clients.append(client.child(pid, ours))
+        self.reached["fork in a wait"] += client.waits
+        self.reached["fork without handlers"] += how % 4 == 0
+
+    def _close(self, which: int, *_: int) -> None:
+        if client := self._pick_client(which):
+            client.is_closed = True
+            self._tell(client, CLOSE)
+
+    def _exit(self, which: int, *_: int) -> None:
+        if client := self._pick_client(which):
+            client.exits = self.machine.now, self.generation
+            self._tell(client, EXIT)
+
+    def _flush(self, which: int, how: int, *_: int) -> None:
+        if client := self._pick_client(which):
+            ms = (0, 20, 3000)[how % 3]
+            self._tell(client, FLUSH, ms)
+
+    def _plan(self, which: int, ends: int, calls: int, *_: int) -> None:
+        """It stops, or is killed, at a call of the system."""
+        if client := self._pick_client(which):
+            self._tell(client, PLAN, ends % 2, 1 + calls % 30)
+
+    def _cover(self, which: int, keeps: int, *_: int) -> None:
+        """It puts a file over the library's socket, which may stay open elsewhere."""
+        if client := self._pick_client(which):
+            self._tell(client, COVER, keeps % 2)
+
+    def _close_all(self, which: int, *_: int) -> None:
+        """It closes all of its descriptors."""
+        if client := self._pick_client(which):
+            self._tell(client, CLOSE_ALL)
+
+    def _fall_dead(self, which: int, *_: int) -> None:
+        if client := self._pick_client(which, free=False):
+            client.kill()
+            self._has_ended(client)
+
+    # Looks
+
+    def _look(self, which: int = 0, *_: int) -> None:
+        """Everything is at rest: the buffer has what it must."""
+        if self.daemon is None:
+            self._start()
+        self._gather()
+        self._settle(2 * SEC)
+        for client in [client for client in self.clients if not client.waits]:
+            self._tell(client, FLUSH, 5000, then=partial(self._flushed, client))
+        self._settle(SEC + 200 * MS)  # one report of refused records comes in a second
+        text = self._tree("read_file", "trace")
+        self._tree("write_file", "trace", b"", True)
+        numbers = []
+        for _, _, _, name, n, _ in re.findall(LINE, text, re.MULTILINE):
+            self._see(int(n), name.decode())
+            numbers.append(int(n))
+        self._note(f"  looked: {numbers}")
+        for client in list(self.clients):
+            self._check(client)
+        for client in self.gone:
+            self._check_gone(client)
+        self.gone.clear()
+
+    def _flushed(self, client: Client, reply: Reply) -> None:
+        if client.is_closed or not client.declared:
+            return
+        expect(f"flush of {client.pid}", reply.result, 0)
+
+    def _see(self, n: int, name: str) -> None:
+        made = self.emitted.get(n)
+        if made is None or EVENTS[made.event].split()[0] != name:
+            raise Wrong(f"record {n} of {name} was not emitted: {made}")
+        client = made.client
+        if n in made.seen:
+            raise Wrong(f"record {n} of {client.pid} is there twice")
+        if made.ended != FOREVER and n not in made.committed:
+            raise Wrong(f"record {n} of {client.pid} was not committed")
+        if made.ended < client.last_began or (made.seen and n < max(made.seen)):
+            raise Wrong(f"record {n} of {client.pid} comes too late")
+        made.seen.add(n)
+        client.seen[made.event] += 1
+        client.last_began = max(client.last_began, made.began)
+
+    def _check(self, client: Client) -> None:
+        """Each record is in one number."""
+        if client.waits or not client.declared:
+            return
+        for event in sorted(client.declared):
+            self._tell(client, STATUS, event, then=partial(self._count, client, event))
+
+    def _count(self, client: Client, event: int, reply: Reply) -> None:
+        status, lost, refused, unheard, *_ = reply.values
+        found = client.seen[event], lost, refused, unheard
+        self._note(f"  {client.pid} e{event}: {found} of {client.tried[event]}, status {status}")
+        if sum(found) != client.tried[event]:
+            missing = [
+                n for made in client.emitted if made.event == event for n in made.committed - made.seen
+            ]
+            raise Wrong(
+                f"{client.pid} e{event}: seen, lost, refused and unheard are {found},"
+                f" of {client.tried[event]}; {missing} are not there"
+            )
+        expect(f"status of e{event} in {client.pid}", status, 0 if client.is_closed else 1)
+
+    def _check_gone(self, client: Client) -> None:
+        if not client.is_safe:
+            return
+        missing = [n for made in client.emitted for n in sorted(made.committed - made.seen)]
+        if missing:
+            raise Wrong(f"{client.pid} has ended, and {missing} are missing")
+
+
+_BY_WEIGHT = {
+    20: "emit",
+    10: "step write",
+    5: "declare settled",
+    3: "program time",
+    2: "kill begin look fall_dead",
+    1: "restart",
+}
+WEIGHTS = {name: weight for weight, names in _BY_WEIGHT.items() for name in names.split()}
+
+
+def steps_of(seed: int, number: int) -> list[Step]:
+    choose = random.Random(seed)
+    names = choose.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
+    return [(name, *(choose.randrange(1 << 16) for _ in range(4))) for name in names]
+
+
+@functools.cache
+def host() -> Host:
+    """One for all runs of this process."""
+    made = Host(build("build/tests/simulated") / "tests" / "simulated")
+    atexit.register(made.close)
+    return made
+
+
+def world() -> AbstractContextManager[World]:
+    made = host()
+    return a_world(lambda folder: ClientWorld(folder, made))

@@ -1,0 +1,38 @@
+"""C clients in the world: a run passes and repeats itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.clients import WEIGHTS, ClientWorld, steps_of, world
+from tests.simulation.simulate import STEPS, play
+from tests.simulation.world import Step
+
+SEEDS = range(1, 4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_passes_and_repeats_itself(seed: int) -> None:
+    steps = steps_of(seed, STEPS)
+    first, second = play(steps, world), play(steps, world)
+    assert first.failure == "", first.trace
+    assert first.journal == second.journal
+
+
+def test_the_next_daemon_gets_what_the_killed_one_did_not_take() -> None:
+    steps: list[Step] = [
+        ("program", 0),
+        ("declare", 0, 0),
+        ("emit", 0, 0, 3, 0),
+        ("settled", 0),
+        ("emit", 0, 0, 3, 0),
+        ("kill", 1),
+        ("look",),
+    ]
+    outcome = play(steps, world)
+    assert outcome.failure == "", outcome.trace
+    assert "looked: [1, 2, 3, 4, 5, 6, 7, 8]" in outcome.journal
+
+
+def test_every_step_has_a_weight() -> None:
+    assert all(hasattr(ClientWorld, "_" + name) for name in WEIGHTS)
