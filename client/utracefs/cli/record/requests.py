@@ -69,13 +69,15 @@ class Requests:
     def read(self) -> list[str] | None:
         """The ids of new requests, an empty list for a trigger; None: there are no requests. Also checks
         events registered since."""
+        lines = [self._new(number) for number in range(len(self._places))]
+        # After that: an event that declared itself meanwhile is in `lines`, and its filter may be refused.
         self.wanted.check()
         self._unfiltered.update(
             event.name for event, *_ in self.wanted.refused if isinstance(event, EventName)
         )
-        markers = [found[2] for found in self._new(0) if found[1] == _MARKER]
+        markers = [found[2] for found in lines[0] if found[1] == _MARKER]
         ids = [asked[1] for text in markers if (asked := re.fullmatch(f"dump ({_ID})", text))]
-        events = {found[1] for number in range(1, len(self._places)) for found in self._new(number)}
+        events = {found[1] for of_triggers in lines[1:] for found in of_triggers}
         asking = {event for event in events if self._may_ask(event)}
         return ids if ids or asking else None
 

@@ -2,8 +2,15 @@
 
 import signal
 
+import pytest
+
+import utracefs
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.cli.record.test_flight import dumps, program, values
+from utracefs.cli.event_options import Wanted
+from utracefs.cli.instance_option import Place
+from utracefs.cli.record.requests import Requests
+from utracefs.tree.tracefs import Tracefs
 
 
 def test_a_trigger(cli: Cli) -> None:
@@ -32,6 +39,31 @@ def test_a_trigger_that_fits_nothing(traced: Cli) -> None:
     done = traced.run(*words, "snapshot if sec > 1", *program(1000), status=1)
     assert b"sec > 1" in done.stderr and b"the last 1000 records not written" in done.stderr
     assert traced.out("ls", "instances") == ""
+
+
+def test_an_event_that_begins_between_two_looks(traced: Cli, eventually: Eventually) -> None:
+    """Its filter is invalid, and was not looked at when its first record came."""
+    directory = traced.env["UTRACEFS_DIR"]
+    with Tracefs(directory) as tree, utracefs.Session(directory) as session:
+        places = [Place("dump"), Place("trigger")]
+        for place in places:
+            tree.mkdir(place.path(""))
+        requests = Requests(tree, *places, [Wanted("web", triggers=("snapshot if sec > 1",))])
+        requests.wanted.begin()
+        check = requests.wanted.check
+
+        def check_and_begin() -> None:
+            check()
+            event = session.event("web u32 n")
+            eventually(lambda: event.enabled, "the trigger's instance takes its records")
+            event.emit(1)
+            assert session.flush(60)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(requests.wanted, "check", check_and_begin)
+            assert requests.read() is None
+        assert b"web" in tree.read_file(places[1].path("trace"))
+        assert requests.read() is None and requests.wanted.refused
 
 
 def test_a_count_of_a_trigger(traced: Cli, eventually: Eventually) -> None:
