@@ -7,6 +7,7 @@
  *     k   in a forked child that tests an event of its own, and then finds no daemon any more
  *     h   emits one in a handler on the smallest alternate stack
  *     s   flushes                      w   waits for a line      L   emits until a line
+ *     p   makes the id of a span
  *     l   locks all memory, now and in future
  *     C   closes all descriptors       D   puts /dev/null over each of them
  *     R   chroot to an empty place     i   becomes another user
@@ -25,6 +26,7 @@
 #define utracefs_flush(ms) 0
 #define utracefs_declare(command, flags) 0
 #define utracefs_enabled(event) (event)
+#define utracefs_new_span_id() 1
 #else
 #include <utracefs.h>
 #endif
@@ -250,6 +252,7 @@ int main(int argc, char **argv)
 			      *step == 's' ? utracefs_flush(300) <= 0 :
 			      *step == 'w' ? (puts("\nwaits"), fflush(stdout), getchar() != EOF) :
 			      *step == 'L' ? emit_for_long() :
+			      *step == 'p' ? utracefs_new_span_id() != 0 :
 			      *step == 'l' ? mlockall(MCL_CURRENT | MCL_FUTURE) <= 0 :
 			      *step == 'C' ? for_descriptors(close_one) :
 			      *step == 'D' ? for_descriptors(cover) :

@@ -235,6 +235,7 @@ CALLS = {
     "recvfrom": [45], "sendmsg": [46], "recvmsg": [47], "socketpair": [53], "setsockopt": [54], "clone": [56],
     "kill": [62], "fcntl": [72], "readlink readlinkat": [89, 267], "geteuid": [107], "getppid": [110],
     "rt_sigpending": [127], "rt_sigtimedwait": [128], "sigaltstack": [131], "prctl": [157], "gettid": [186],
+    "getcwd": [79], "prlimit64": [302], "getrandom": [318],
     "ftruncate": [77], "futex": [202], "tgkill": [234], "waitid": [247], "unshare": [272], "eventfd2": [290],
     "memfd_create": [319], "clone3": [435], "close": [3],
 }  # fmt: skip
@@ -243,11 +244,11 @@ OFF_LATER = {"fstat newfstatat", "write"}
 """Without these the client does not know its descriptors, and the program does not print its numbers."""
 OFF_AT_FIRST = OFF_LATER | {"mmap", "mremap", "socket", "connect", "sendmsg", "recvmsg", "fcntl", "close"}
 """Without these there is no connection, or no memory for a record before it: events are off."""
-NO_RING = {"fcntl", "sendmsg", "ftruncate", "eventfd2", "memfd_create"}
+NO_RING = {"fcntl", "sendmsg", "ftruncate", "eventfd2", "memfd_create", "prlimit64"}
 """Without these the daemon cannot have the ring."""
 OTHERS = {
     "execve", "exit", "exit_group", "brk", "access", "openat", "read", "pread64", "arch_prctl",
-    "set_tid_address", "set_robust_list", "rseq", "prlimit64", "getrandom", "wait4", "getrusage",
+    "set_tid_address", "set_robust_list", "rseq", "wait4", "getrusage",
     "rt_sigreturn", "rt_sigaction", "vfork", "dup2", "clock_gettime",
 }  # fmt: skip
 """Calls of the loader, the C library and the program."""
@@ -259,10 +260,11 @@ OTHERS = {
 def test_a_sandbox_that_refuses_one_call(daemon: DaemonProcess, program: Path, early: bool, way: str) -> None:
     for name, numbers in CALLS.items():
         # (Without futex the C library ends a program that waits for a thread.)
-        steps = ("h" if early else "esr") + "e" + "t" * (name != "futex") + "fFcvs"
+        steps = ("h" if early else "esr") + "pe" + "t" * (name != "futex") + "fFcvs"
         for error in (errno.EPERM, errno.ENOSYS):
             refused = {
                 "REFUSED": " ".join(map(str, [error, *numbers, -1])),
+                "UTRACEFS_DIR": os.path.relpath(daemon.directory),
                 **({"EARLY": "1"} if early else {}),
             }
             old = totals(daemon)
@@ -286,9 +288,10 @@ def test_each_call_of_the_library_is_refused_above(
     daemon: DaemonProcess, program: Path, tmp_path: Path, way: str
 ) -> None:
     """A whole life: with children, over restarts, to the end."""
-    words = ["strace", "-f", "-qq", "-o", str(tmp_path / "calls"), str(program), LIFE + "DeCefswefsws"]
+    words = ["strace", "-f", "-qq", "-o", str(tmp_path / "calls"), str(program), "p" + LIFE + "DeCefswefsws"]
+    here = {"UTRACEFS_DIR": os.path.relpath(daemon.directory), **of_way(way)}
     traced = subprocess.Popen(
-        words, env={**os.environ, **of_way(way)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        words, env={**os.environ, **here}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert traced.stdin and traced.stdout
     for kill in (True, False):
@@ -302,7 +305,7 @@ def test_each_call_of_the_library_is_refused_above(
     assert traced.returncode == 3
     found = set(re.findall(r"^\d+ +(\w+)\(", (tmp_path / "calls").read_text(), re.MULTILINE))
     assert found - OTHERS <= {call for name in CALLS for call in name.split()}
-    assert {"recvmsg", "clone3", "sendmsg"} <= found
+    assert {"recvmsg", "clone3", "sendmsg", "getcwd", "getrandom"} <= found
 
 
 ACTIONS = ("stop", "kill", "stop and kill", "be down")
