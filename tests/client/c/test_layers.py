@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.client.c.building import SOURCE
+from tests.client.c.building import ROOT, SOURCE
 
 LAYERS = """
     descriptor wire states connecting stream_reader stream_events
@@ -43,6 +43,17 @@ def test_every_file_has_a_layer_and_includes_only_those_below() -> None:
         for other in re.findall(r'^#include "(\w+\.h)"', path.read_text(), re.MULTILINE):
             if other in own and other != name[:-1] + "h":
                 assert level_of(other) < level_of(name), f"{name} includes {other}"
+
+
+def test_the_page_has_each_file_in_this_order() -> None:
+    page = (
+        (ROOT / "docs" / "c-client.md").read_text().partition("## How it is built")[2].partition("\n## ")[0]
+    )
+    rows = re.findall(r"^\| `(\w+)(\.[ch])?` \|", page, re.MULTILINE)
+    files = [name + end for name, ending in rows for end in ([ending] if ending else [".c", ".h"])]
+    assert sorted(files) == sorted(path.name for path in sources())
+    levels = [level_of(file) for file in files]
+    assert levels == sorted(levels)
 
 
 def test_no_file_calls_one_above_it(built: Path) -> None:

@@ -1,4 +1,11 @@
-/* Connecting to the daemon's sockets; utracefs_protocol/places.py has the rule of directories. */
+/*
+ * The daemon's sockets: where they are, connecting, and receiving bytes with descriptors.
+ *
+ * Directories are chosen once, from the environment or by a binding, best first (utracefs_protocol/places.py
+ * has the rule): a user's own daemon comes before the system's. One in /tmp could be anybody's, so its owner
+ * is checked before each attempt. Nothing waits: a full queue is -EAGAIN, and the caller decides when to try
+ * again. If not all descriptors of a message arrived, the others are closed.
+ */
 #include "connecting.h"
 
 #include <errno.h>

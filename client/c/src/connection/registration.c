@@ -1,4 +1,14 @@
-/* All sessions; the registrations of one, found by number or in their order. */
+/*
+ * All sessions; the registrations of one, found by number or in their order.
+ *
+ * The order is that in which the program registered, and each new connection repeats it, so that events that
+ * the daemon numbers get the same numbers. The number is what a record has in the ring, and a write(2) in
+ * front of its payload; chunks of numbers are never moved, since a write reads them without the lock.
+ *
+ * For the same reason a registration that has ended is not freed at once: an emit may be stopped between its
+ * look at the pointer and its use, for any time. It waits for NR_LATER later ones (ut_free_later). That is no
+ * proof; but who holds a pointer for so long would use an event after the end of its session.
+ */
 #include <stdlib.h>
 
 #include "connection.h"

@@ -1,4 +1,14 @@
-/* Requests of a connection, and sending their bytes. */
+/*
+ * Requests of a connection, and sending their bytes.
+ *
+ * A request gets a msgid and an entry of `asked`, in the order of sending; its bytes go to `out`, which the
+ * socket takes without waiting, as far as it has room. The daemon answers in any order, by msgid. An entry
+ * whose requester is gone stays until its answer, with `what` NULL. Both are bounded, so a program with more
+ * events than that asks for the next ones as answers come (ut_ask_registrations with each step).
+ *
+ * The first bytes of a connection are special: the ring's descriptors go beside them, in one call
+ * (ut_send_first).
+ */
 #include "connection.h"
 
 static void put_request(struct ut_session *s, struct ut_asked *asked)
