@@ -5,6 +5,7 @@ One row for each of the table in docs/operations.md.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import os
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -160,6 +162,39 @@ def test_the_program_does_as_without_tracing(
             done = run(program, steps, *shlex.split(before), **of_way(way))
         else:
             pytest.fail(f"an emit waits each time: {before} {done}")
+
+
+@contextlib.contextmanager
+def memory_cgroup(nr_bytes: int) -> Iterator[list[str]]:
+    """A cgroup of either version with so much memory; the words that put a command into it."""
+    memory = re.search(r"^\d+:memory:(.*)", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    parent = f"/sys/fs/cgroup/memory{memory[1]}" if memory else "/sys/fs/cgroup"
+    limit = "memory.limit_in_bytes" if memory else "memory.max"
+    folder = Path(parent, f"utracefs-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made: {error}")
+    try:
+        if not (folder / limit).exists():
+            pytest.skip(f"cgroups of {parent} do not limit memory")
+        (folder / limit).write_text(str(nr_bytes))
+        yield ["sh", "-c", f'echo $$ >{folder}/cgroup.procs; exec "$@"', "sh"]
+    finally:
+        wait_for(lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+
+
+@NEEDS_ROOT
+@WAYS
+def test_the_memory_of_a_cgroup(daemon: DaemonProcess, program: Path, way: str) -> None:
+    """Little more is needed than without tracing."""
+    old = totals(daemon)
+    with memory_cgroup(4 << 20) as inside:
+        done = run(program, LIFE, *inside, **of_way(way))
+        assert done.own == run(program.with_name("plain"), LIFE, *inside).own == (3, done.own[1])
+    stored, lost = (new - o for new, o in zip(totals(daemon), old, strict=True))
+    assert stored + lost == done.emits and (lost == 0 or way == "socket")
 
 
 @WAYS
@@ -373,7 +408,7 @@ def test_no_emit_waits_for_the_daemon(
 
 
 def test_the_page_has_each_row() -> None:
-    """The others have a test of their own; the size of the client's memory is for that of a cgroup."""
+    """The others have a test of their own."""
     page = (ROOT / "docs" / "operations.md").read_text().partition("### Limits and sandboxes")[2]
     rows = re.findall(r"^\| (.+?) \|", page.partition("\n### ")[0], re.MULTILINE)
     elsewhere = {
