@@ -45,10 +45,10 @@ def test_an_event_that_begins_between_two_looks(traced: Cli, eventually: Eventua
     """Its filter is invalid, and was not looked at when its first record came."""
     directory = traced.env["UTRACEFS_DIR"]
     with Tracefs(directory) as tree, utracefs.Session(directory) as session:
-        places = [Place("dump"), Place("trigger")]
-        for place in places:
+        dump, trigger = Place("dump"), Place("trigger")
+        for place in (dump, trigger):
             tree.mkdir(place.path(""))
-        requests = Requests(tree, *places, [Wanted("web", triggers=("snapshot if sec > 1",))])
+        requests = Requests(tree, dump, trigger, [Wanted("web", triggers=("snapshot if sec > 1",))])
         requests.wanted.begin()
         check = requests.wanted.check
 
@@ -62,7 +62,7 @@ def test_an_event_that_begins_between_two_looks(traced: Cli, eventually: Eventua
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(requests.wanted, "check", check_and_begin)
             assert requests.read() is None
-        assert b"web" in tree.read_file(places[1].path("trace"))
+        assert b"web" in tree.read_file(trigger.path("trace"))
         assert requests.read() is None and requests.wanted.refused
 
 
