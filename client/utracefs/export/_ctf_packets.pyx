@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from utracefs.recordings._records cimport *
-from utracefs_protocol.events._fields cimport BOOL_NUMBER, FIXED, SIGNED_NUMBER, UNSIGNED_NUMBER, find_bytes
+from utracefs_protocol.events._fields cimport FIXED, find_bytes
 
 from utracefs_protocol.text import bytes_of
 
@@ -197,6 +197,12 @@ cdef class CtfPackets:
         return packet
 
 
+cdef dict WORDS = {
+    SIGNED_VALUE: "s", UNSIGNED_VALUE: "u", BOOL_VALUE: "u", FLOAT_VALUE: "f", TEXT_VALUE: "text",
+    BYTES_VALUE: "byte",
+}
+
+
 def declared_fields(EventDecoder event not None) -> list[tuple[str, str, int | None]]:
     """(name, type, size) of each field as written. type: s, u (integers), f (float), text, byte; size in
     bytes, None: variable. Of an array, type is that of its elements, `u32`, and size their number."""
@@ -205,22 +211,12 @@ def declared_fields(EventDecoder event not None) -> list[tuple[str, str, int | N
     found = []
     for i in range(event.count):
         getter = &event.getters[i]
+        size = getter.place.size if getter.place.where == FIXED else None
         if getter.kind == ARRAY_VALUE:
-            word = "fs"[<int>(getter.elements.kind == SIGNED_NUMBER)]
-            if getter.elements.kind == UNSIGNED_NUMBER or getter.elements.kind == BOOL_NUMBER:
-                word = "u"
-            size = getter.elements.size
-            found.append((event.names[i], f"{word}{8 * size}", getter.place.size // size))
-            continue
-        if getter.kind == TEXT_VALUE:
-            word = "text"
-        elif getter.kind == BYTES_VALUE:
-            word = "byte"
-        elif getter.kind == FLOAT_VALUE:
-            word = "f"
+            word = f"{WORDS[getter.elements.kind]}{8 * getter.elements.size}"
+            found.append((event.names[i], word, size // getter.elements.size))
         else:
-            word = "s" if getter.kind == SIGNED_VALUE else "u"
-        found.append((event.names[i], word, getter.place.size if getter.place.where == FIXED else None))
+            found.append((event.names[i], WORDS[getter.kind], size))
     return found
 
 

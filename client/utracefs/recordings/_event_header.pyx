@@ -233,8 +233,6 @@ cdef class Plan:
         """The JSON of an array, of structs or of values; False: it is not all there."""
         cdef Node *node = &self._nodes[i]
         cdef uint16_t left = node.count
-        cdef const uint8_t *data = NULL
-        cdef size_t length = 0
         cdef bint is_first = True
         if node.repeated == VARIABLE:
             if payload.end - payload.p < 2:
@@ -247,22 +245,27 @@ cdef class Plan:
             if not is_first:
                 put_char(line, c',')
             is_first = False
-            if node.op == STRUCT:
-                if not self._put_struct(line, i, payload):
-                    return False
-            elif take(node, payload, &data, &length):
-                put_json(line, node, data, length)
-            else:
+            if not self._put_one(line, i, payload):
                 return False
         put_char(line, c']')
+        return True
+
+    cdef bint _put_one(self, Line *line, uint32_t i, Bytes *payload) except -1:
+        """The JSON of one struct or value."""
+        cdef Node *node = &self._nodes[i]
+        cdef const uint8_t *data = NULL
+        cdef size_t length = 0
+        if node.op == STRUCT:
+            return self._put_struct(line, i, payload)
+        if not take(node, payload, &data, &length):
+            return False
+        put_json(line, node, data, length)
         return True
 
     cdef bint _put_struct(self, Line *line, uint32_t i, Bytes *payload) except -1:
         """One struct as a JSON object. event_header.py limits their depth."""
         cdef uint32_t end = self._nodes[i].end
         cdef Node *node
-        cdef const uint8_t *data = NULL
-        cdef size_t length = 0
         cdef bint is_first = True
         put_char(line, c'{')
         i += 1
@@ -272,15 +275,9 @@ cdef class Plan:
                 put_char(line, c',')
             is_first = False
             put(line, node.key, node.key_size)
-            if node.repeated != ONCE:
-                if not self._put_array(line, i, payload):
-                    return False
-            elif node.op == STRUCT:
-                if not self._put_struct(line, i, payload):
-                    return False
-            elif take(node, payload, &data, &length):
-                put_json(line, node, data, length)
-            else:
+            if not (
+                self._put_one(line, i, payload) if node.repeated == ONCE else self._put_array(line, i, payload)
+            ):
                 return False
             i = node.end if node.op == STRUCT else i + 1
         put_char(line, c'}')

@@ -16,16 +16,6 @@ cdef struct Place:
     uint64_t offset   # in the entry; a declaration may have several structs of 2 GiB: not 32 bits
     uint64_t size     # of the fixed part
 
-cdef enum NumberKind:
-    SIGNED_NUMBER
-    UNSIGNED_NUMBER
-    FLOAT_NUMBER
-    BOOL_NUMBER
-
-cdef struct Elements:  # of an array of numbers
-    NumberKind kind
-    size_t size        # bytes of one; 0: the field is no array
-
 cdef enum ValueKind:
     SIGNED_VALUE
     UNSIGNED_VALUE
@@ -34,6 +24,10 @@ cdef enum ValueKind:
     FLOAT_VALUE
     BOOL_VALUE
     ARRAY_VALUE
+
+cdef struct Elements:     # of an array of numbers
+    ValueKind kind
+    size_t size           # bytes of one; 0: the field is no array
 
 cdef struct Getter:
     ValueKind kind

@@ -53,14 +53,7 @@ cdef int set_elements(Elements *elements, field) except -1:
     """For an array of numbers (`Field.element`); else their size is 0."""
     element = field.element
     elements.size = 0 if element is None else element.size
-    elements.kind = UNSIGNED_NUMBER
-    if element is not None:
-        if element.is_float:
-            elements.kind = FLOAT_NUMBER
-        elif element.is_bool:
-            elements.kind = BOOL_NUMBER
-        elif element.signed:
-            elements.kind = SIGNED_NUMBER
+    elements.kind = UNSIGNED_VALUE if element is None else kind_of(element)
     return 0
 
 
@@ -71,11 +64,11 @@ cdef int put_elements(Line *line, Elements elements, const uint8_t *data, size_t
     while at < length and not line.full:
         if at:
             put_char(line, c',')
-        if elements.kind == UNSIGNED_NUMBER:
+        if elements.kind == UNSIGNED_VALUE:
             put_decimal(line, load_unsigned(data + at, elements.size), 0, c' ')
-        elif elements.kind == SIGNED_NUMBER:
+        elif elements.kind == SIGNED_VALUE:
             put_signed(line, load_signed(data + at, elements.size))
-        elif elements.kind == FLOAT_NUMBER:
+        elif elements.kind == FLOAT_VALUE:
             put_json_float(line, data + at, elements.size)
         elif data[at]:
             put(line, b"true", 4)
@@ -126,16 +119,19 @@ cdef object elements_of(Elements elements, const uint8_t *data, size_t length):
     cdef list found = []
     cdef size_t at = 0
     while at < length:
-        if elements.kind == UNSIGNED_NUMBER:
-            found.append(load_unsigned(data + at, elements.size))
-        elif elements.kind == SIGNED_NUMBER:
-            found.append(load_signed(data + at, elements.size))
-        elif elements.kind == FLOAT_NUMBER:
-            found.append(load_float(data + at, elements.size))
-        else:
-            found.append(data[at] != 0)
+        found.append(number_of(elements.kind, data + at, elements.size))
         at += elements.size
     return found
+
+
+cdef inline number_of(ValueKind kind, const uint8_t *data, size_t size):
+    if kind == UNSIGNED_VALUE:
+        return load_unsigned(data, size)
+    if kind == SIGNED_VALUE:
+        return load_signed(data, size)
+    if kind == FLOAT_VALUE:
+        return load_float(data, size)
+    return data[0] != 0
 
 
 cdef ValueKind kind_of(field) except *:
@@ -157,21 +153,14 @@ cdef ValueKind kind_of(field) except *:
 
 
 cdef value_of(const Getter *getter, const uint8_t *data, size_t length):
-    cdef ValueKind kind = getter.kind
-    if kind == SIGNED_VALUE:
-        return load_signed(data, length)
-    if kind == UNSIGNED_VALUE:
-        return load_unsigned(data, length)
-    if kind == TEXT_VALUE:
+    if getter.kind == TEXT_VALUE:
         length = text_length(data, length)
         return PyUnicode_DecodeUTF8(<const char *>data, length, b"surrogateescape") if length else ""
-    if kind == FLOAT_VALUE:
-        return load_float(data, length)
-    if kind == BOOL_VALUE:
-        return data[0] != 0
-    if kind == ARRAY_VALUE:
+    if getter.kind == BYTES_VALUE:
+        return PyBytes_FromStringAndSize(<const char *>data, length)
+    if getter.kind == ARRAY_VALUE:
         return elements_of(getter.elements, data, length)
-    return PyBytes_FromStringAndSize(<const char *>data, length)
+    return number_of(getter.kind, data, length)
 
 
 cdef class Fields:

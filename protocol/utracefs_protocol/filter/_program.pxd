@@ -36,7 +36,7 @@ ctypedef struct Step:
     uint32_t next[2]        # if false, if true: the index of a later step, or REJECT, or ACCEPT
     uint8_t subject         # Subject
     uint8_t how             # How
-    uint8_t kind            # NumberKind, where the subject is a number
+    uint8_t kind            # ValueKind, where the subject is a number
     bint negated            # of a text: the result is negated
     uint64_t offset         # in the payload; of a common field in those 8 bytes
     uint64_t size           # of the fixed part

@@ -25,7 +25,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from utracefs_protocol.events._fields cimport FLOAT_NUMBER, SIGNED_NUMBER, UNSIGNED_NUMBER, Place, set_place
+from utracefs_protocol.events._fields cimport FLOAT_VALUE, SIGNED_VALUE, UNSIGNED_VALUE, Place, set_place
 from utracefs_protocol.events._line cimport load_float, load_signed, load_unsigned
 from utracefs_protocol.pages.record cimport COMM_SIZE, COMMON_SIZE, Record, common_word, set_record
 #: from utracefs_protocol.filter.parse import Predicate
@@ -228,18 +228,18 @@ cdef class Filter:
             self._kept.append(bits)
             step.data = <const uint8_t *>PyBytes_AS_STRING(bits)
             step.length = <uint32_t>(PyBytes_GET_SIZE(bits) * 8)
-            step.kind = UNSIGNED_NUMBER
+            step.kind = UNSIGNED_VALUE
             if field is None:
                 step.size = 4
         elif field is not None and field.is_float:
             number = value
-            step.kind = FLOAT_NUMBER
+            step.kind = FLOAT_VALUE
             if field.size == 4:
                 number = <float>number   # `== 0.1` is true for the float that is nearest to it
             memcpy(&step.value, &number, 8)
         elif step.subject != NOTHING:
             signed, size = (True, 4) if field is None else (field.signed, field.size)
-            step.size, step.kind = size, SIGNED_NUMBER if signed else UNSIGNED_NUMBER
+            step.size, step.kind = size, SIGNED_VALUE if signed else UNSIGNED_VALUE
             value &= (1 << 8 * size) - 1
             if signed and value >> (8 * size - 1):
                 value -= 1 << 8 * size
@@ -266,14 +266,14 @@ cdef class Filter:
         if step.subject == NUMBER:
             if step.offset + step.size > r.size:
                 return False
-            if step.kind == UNSIGNED_NUMBER:     # first: most fields are
+            if step.kind == UNSIGNED_VALUE:     # first: most fields are
                 return compare(step, load_unsigned(r.payload + step.offset, step.size))
-            if step.kind == FLOAT_NUMBER:
+            if step.kind == FLOAT_VALUE:
                 return compare_floats(step, load_float(r.payload + step.offset, step.size))
             return compare(step, <uint64_t>load_signed(r.payload + step.offset, step.size))
         elif step.subject == COMMON:
             common = common_word(r.id, r.pid) | <uint64_t>self.flags << 16
-            if step.kind == UNSIGNED_NUMBER:
+            if step.kind == UNSIGNED_VALUE:
                 return compare(step, load_unsigned(<const uint8_t *>&common + step.offset, step.size))
             return compare(step, <uint64_t>load_signed(<const uint8_t *>&common + step.offset, step.size))
         elif step.subject == CPU:
