@@ -60,6 +60,10 @@ PERHAPS = {"08_writes": {88, 126}, "30_lifetime": {11, 12}}
 """Texts that show bytes of the writer's pid, which may be equal by chance; whether events without references
 have been removed already."""
 
+IN_TIME = {("08_writes", "preload"): {136}}
+"""A record with invalid fields that no tracer looks at: EFAULT if the daemon does not say so in 0.75 ms.
+test_abi_invalid.py has that it is taken otherwise."""
+
 
 def play(script: str, there: World, folder: Path) -> str:
     side = subprocess.Popen(
@@ -102,7 +106,7 @@ def on_one_cpu() -> Iterator[None]:
 @pytest.mark.parametrize("script", transcript.SCRIPTS)
 def test_like_the_kernel(script: str, via: str, daemon: DaemonProcess, tmp_path: Path) -> None:
     expected = {**EXPECTED.get(script, {}), **EXPECTED_VIA[via].get(script, {})}
-    perhaps = PERHAPS.get(script, set())
+    perhaps = PERHAPS.get(script, set()) | IN_TIME.get((script, via), set())
     found = [d for d in differences(script, via, daemon, tmp_path) if d.number not in perhaps]
     unexpected = [d for d in found if d.number not in expected]
     assert not unexpected, "\n".join(map(str, unexpected[:10]))
