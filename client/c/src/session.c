@@ -384,7 +384,7 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 			uint32_t *write_index)
 {
 	int error = 0;
-	struct ut_reg *reg, *same;
+	struct ut_reg *reg, *first;
 
 	if (strlen(command) > UT_MAX_COMMAND)
 		return -EINVAL;
@@ -402,15 +402,18 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 		error = -reg->error;
 	*event_id = reg->event_id;
 	if (s->state != UT_CLOSED) {
-		/* Another one that the daemon treats as the same event? */
-		same = error ? NULL : ut_reg_of_daemons(s, reg->write_index, reg);
-		if (!error && !same && reg->number == UT_NO_NUMBER)
-			error = ut_reg_number(reg, s->state == UT_UP ? reg->write_index : s->nr_numbers);
-		ut_reg_place(reg);
+		/* Of registrations that the daemon treats as one event the first remains, also if its call has given
+		 * up: a new connection asks for numbers in ascending order. */
+		for (first = s->regs; first != reg; first = first->next)
+			if (!error && first->state == UT_ANSWERED && first->write_index == reg->write_index)
+				break;
+		if (!error && first->number == UT_NO_NUMBER)
+			error = ut_reg_number(first, s->state == UT_UP ? first->write_index : s->nr_numbers);
+		ut_reg_place(first);
 		if (!error)
-			*write_index = same ? same->number : reg->number;
+			*write_index = first->number;
 		/* (One that was sent and timed out remains: the daemon may have given it an index.) */
-		if (same || (error && reg->state != UT_ASKED_FOR))
+		if (first != reg || (error && reg->state != UT_ASKED_FOR))
 			forget(reg);
 		ut_thread_start();
 	}

@@ -502,6 +502,83 @@ static void strays(int argc, char **argv)
 	CHECK(ended.tv_sec - began.tv_sec + (ended.tv_nsec - began.tv_nsec) * 1e-9 < 1);
 }
 
+/* The library's thread must have no arena of malloc. */
+static _Atomic int allocated_by_thread;
+#ifdef OWN_MALLOC
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t);
+
+static void note_thread(void)
+{
+	char name[16];
+
+	prctl(PR_GET_NAME, name);
+	allocated_by_thread += strcmp(name, "utracefs") == 0;
+}
+
+void *malloc(size_t size)
+{
+	note_thread();
+	return __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+	note_thread();
+	return __libc_calloc(count, size);
+}
+#endif
+
+static int sockets(int must_close)
+{
+	struct stat status;
+	int count = 0, fd;
+
+	for (fd = 3; fd < 100; fd++)
+		if (fstat(fd, &status) == 0 && S_ISSOCK(status.st_mode)) {
+			count++;
+			if (must_close)
+				by_instruction(SYS_close, fd, 0, 0);
+		}
+	return count;
+}
+
+/* The library's connections, which its thread makes again. */
+static void reconnect(void)
+{
+	const int before = sockets(1);
+	int i;
+
+	for (i = 0; i < 10000 && sockets(0) < before; i++)
+		usleep(1000);
+	CHECK(sockets(0) == before && allocated_by_thread == 0);
+}
+
+/* Registrations that time out, beside the daemon argv[2]. */
+static void late(int argc, char **argv)
+{
+	const pid_t daemon = atoi(argv[2]);
+	struct user_reg r = request(WORK, &word, 0), late = request("late u32 a", &word, 1);
+	int fd;
+
+	(void)argc;
+	CHECK((fd = open(PATH, O_RDWR)) >= 0);
+	CHECK(kill(daemon, SIGSTOP) == 0);
+	FAILS(ioctl(fd, DIAG_IOCSREG, &r), ETIMEDOUT);
+	reconnect();
+	CHECK(kill(daemon, SIGCONT) == 0);
+	CHECK(reg(fd, "before u32 a", 2) == 1 && reg(fd, WORK, 0) == 0 && emit(fd, 0, 19, 0) == 12);
+	CHECK(kill(daemon, SIGSTOP) == 0);
+	FAILS(ioctl(fd, DIAG_IOCSREG, &late), ETIMEDOUT);
+	CHECK(kill(daemon, SIGCONT) == 0);
+	CHECK(reg(fd, "more u32 a", 3) == 3 && reg(fd, "late u32 a", 1) == 2);
+	reconnect();
+	CHECK(reg(fd, "last u32 a", 4) == 4 && emit(fd, 0, 19, 1) == 12);
+	FAILS(emit(fd, 2, 0, 0), EBADF);
+	FAILS(emit(fd, 3, 0, 0), EBADF);
+	FAILS(emit(fd, 5, 0, 0), ENOENT);
+	CHECK(reg(fd, "late u32 a", 5) == 2 && reg(fd, "more u32 a", 6) == 3);
+}
+
 static int shared;
 static _Atomic int done;
 
@@ -644,6 +721,7 @@ static const struct test_case cases[] = {
 	{ "hand_over", hand_over },
 	{ "hand_over_stopped", hand_over_stopped },
 	{ "strays", strays },
+	{ "late", late },
 	{ "threads", threads },
 	{ "handlers", handlers },
 	{ "cancelled", cancelled },

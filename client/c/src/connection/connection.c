@@ -454,7 +454,7 @@ static int message_came(struct ut_session *s, const struct ut_message *message)
 	case UT_ENABLERS_CHANGED:
 		return ut_enablers_changed(s, message);
 	case UT_WRITE_ERROR:
-		reg = ut_reg_of_daemons(s, message->write_index, NULL);
+		reg = ut_reg_of_daemons(s, message->write_index);
 		if (!reg && (s->state == UT_OFFERED || s->state == UT_UP) &&
 		    (reg = ut_reg_of(s, (uint32_t)message->write_index)))
 			atomic_fetch_add(&reg->lost, message->count); /* its registration was refused */

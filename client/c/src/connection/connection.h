@@ -226,15 +226,14 @@ void ut_reg_point(struct ut_reg *reg, const uint8_t *status);
 void ut_reg_remove(struct ut_reg *reg);
 /* Appended to the registrations, without a number. NULL: ENOMEM. */
 struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint32_t flags);
-/* 0, -EMFILE or -ENOMEM. */
+/* 0, -EMFILE or -ENOMEM. It allocates, so it is not for the native thread. */
 int ut_reg_number(struct ut_reg *reg, uint32_t number);
 /* Its records go into the session's ring, if both have a number. */
 void ut_reg_place(struct ut_reg *reg);
 /* Marks all registrations to be sent again, on a new connection. */
 void ut_ask_anew(struct ut_session *session);
-/* The first registration with a number and this write_index of the daemon, but for `reg`. */
-struct ut_reg *ut_reg_of_daemons(const struct ut_session *session, int64_t write_index,
-				 const struct ut_reg *reg);
+/* The first registration with a number and this write_index of the daemon. */
+struct ut_reg *ut_reg_of_daemons(const struct ut_session *session, int64_t write_index);
 void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count);
 /* Frees the block after many later ones. */
 void ut_free_later(void *block);

@@ -47,25 +47,22 @@ void ut_reg_point(struct ut_reg *reg, const uint8_t *status)
 
 void ut_ask_anew(struct ut_session *s)
 {
-	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
-		/* Without an answer: its caller may have given up, and its records would be unknown to the next
-		 * daemon. */
-		if (reg->state == UT_ASKED_FOR && reg->number == UT_NO_NUMBER)
-			ut_reg_number(reg, s->nr_numbers);
-		reg->state = UT_TO_ASK;
-	}
+	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
+		/* (Not one that was refused after its call had given up: others may have the number that it would
+		 * get.) */
+		if (reg->state != UT_REFUSED || reg->number != UT_NO_NUMBER)
+			reg->state = UT_TO_ASK;
 	s->to_ask = s->regs;
 }
 
-struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index, const struct ut_reg *but)
+struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index)
 {
 	struct ut_reg *reg = write_index < 0 ? NULL : ut_reg_of(s, (uint32_t)write_index);
 
-	if (reg && reg != but && reg->write_index == write_index && (reg->state == UT_ANSWERED || ut_is_early(s)))
+	if (reg && reg->write_index == write_index && (reg->state == UT_ANSWERED || ut_is_early(s)))
 		return reg;
 	for (reg = s->state == UT_UP ? NULL : s->regs; reg; reg = reg->next)
-		if (reg != but && reg->number != UT_NO_NUMBER && reg->state == UT_ANSWERED &&
-		    reg->write_index == write_index)
+		if (reg->number != UT_NO_NUMBER && reg->state == UT_ANSWERED && reg->write_index == write_index)
 			return reg;
 	return NULL;
 }

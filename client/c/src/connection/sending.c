@@ -130,7 +130,7 @@ static void forget_sent(struct ut_session *s)
 			break;
 		at += header + bytes;
 		if (record.write_index & BIN_LOST) {
-			const struct ut_reg *reg = ut_reg_of_daemons(s, record.write_index & ~BIN_LOST, NULL);
+			const struct ut_reg *reg = ut_reg_of_daemons(s, record.write_index & ~BIN_LOST);
 
 			memcpy(&count, record.payload, sizeof(count));
 			if (reg)

@@ -30,7 +30,7 @@ RECORDS: dict[str, dict[int, list[int]]] = {
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled("preload_cases.c", tmp_path_factory.mktemp("preload"))
+    return compiled("preload_cases.c", tmp_path_factory.mktemp("preload"), "-DOWN_MALLOC")
 
 
 @pytest.mark.parametrize("case", list(RECORDS))
@@ -58,6 +58,15 @@ def test_what_is_done_without_libc_is_noticed(work: Work, program: Path, tmp_pat
 def test_a_descriptor_that_another_process_gets(work: Work, program: Path, how: str) -> None:
     run(program, "hand_over", how)
     assert work.numbers() == {9: [0, 1, 2]}
+
+
+def test_registrations_that_time_out(work: Work, program: Path) -> None:
+    """The next one succeeds, and its number stays. The thread, which connects again, allocates nothing."""
+    try:
+        run(program, "late", work.daemon.pid)
+    finally:
+        work.daemon.signal(signal.SIGCONT)
+    assert work.numbers() == {19: [0, 1]}
 
 
 def test_a_write_that_finds_its_file_closed_waits_for_no_stopped_daemon(
