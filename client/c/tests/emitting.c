@@ -3,7 +3,7 @@
  *
  *     threads T COUNT     T threads emit COUNT records each; prints the number of lost ones
  *     forks N             N children, one after another, emit one record each and end by _exit at once
- *     fork-threads N      the same while two threads emit without end
+ *     fork-threads N [T]  the same while T threads (2) emit without end
  *     signals COUNT       a handler emits while the main thread does; prints how often it ran
  *     unread PID COUNT    emits a record, stops the daemon PID, emits and ends
  *     closefrom COUNT     closes all descriptors, then emits
@@ -361,16 +361,16 @@ static int sandbox(int idle_ms)
 	return 0;
 }
 
-static int fork_threads(int nr)
+static int fork_threads(int nr, int nr_threads)
 {
-	pthread_t made[2];
+	pthread_t made[8];
 	int failed;
 
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < nr_threads; i++)
 		pthread_create(&made[i], NULL, emit_without_end, (void *)(uintptr_t)i);
 	failed = forks(nr);
 	__atomic_store_n(&must_end, 1, __ATOMIC_RELAXED);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < nr_threads; i++)
 		pthread_join(made[i], NULL);
 	return failed;
 }
@@ -460,7 +460,7 @@ int main(int argc, char **argv)
 	if (strcmp(scenario, "forks") == 0)
 		return forks(nr);
 	if (strcmp(scenario, "fork-threads") == 0)
-		return fork_threads(nr);
+		return fork_threads(nr, argc > 3 ? atoi(argv[3]) : 2);
 	if (strcmp(scenario, "signals") == 0)
 		return signals();
 	if (strcmp(scenario, "unread") == 0)

@@ -29,17 +29,22 @@ def test_a_child_is_complete_from_its_first_record(daemon: DaemonProcess, run: R
     assert sorted(lines(daemon, "c_count")) == sorted(f" who=0x3e8 (1000) i={n:#x} ({n})" for n in range(50))
 
 
-def test_children_of_a_program_whose_threads_emit(daemon: DaemonProcess, run: Run) -> None:
-    run("emitting", "fork-threads", 50)
+@pytest.mark.parametrize(
+    ("children", "threads"), [(50, 2), pytest.param(200, 3, marks=pytest.mark.long)], ids=["50", "200"]
+)
+def test_children_of_a_program_whose_threads_emit(
+    daemon: DaemonProcess, run: Run, children: int, threads: int
+) -> None:
+    run("emitting", "fork-threads", children, threads)
 
     def of_children() -> list[tuple[str, str]]:
         with daemon.tree() as tree:
             text = tree.read_file("trace").decode()
         return re.findall(r"emitting-(\d+) .* who=0x3e8 \(1000\) i=0x\w+ \((\d+)\)", text)
 
-    wait_for(lambda: len(of_children()) == 50, what=of_children)
-    assert sorted(int(i) for _, i in of_children()) == list(range(50))
-    assert len({pid for pid, _ in of_children()}) == 50
+    wait_for(lambda: len(of_children()) == children, what=of_children)
+    assert sorted(int(i) for _, i in of_children()) == list(range(children))
+    assert len({pid for pid, _ in of_children()}) == children
     numbers(daemon)
 
 
