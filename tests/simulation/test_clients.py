@@ -10,6 +10,18 @@ from tests.simulation.world import Step
 
 SEEDS = range(1, 4)
 
+FOUND: dict[str, list[Step]] = {
+    "a child of a handler whose thread waits gets no thread, and never hears of the next daemon": [
+        ("program", 0),
+        ("declare", 0, 0),
+        ("settled", 1),
+        ("emit", 0, 0, 0, 0),
+        ("flush", 0, 2),
+        ("fork", 0, 1),
+    ],
+}
+"""Runs that failed, with the reason of that time."""
+
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_passes_and_repeats_itself(seed: int) -> None:
@@ -17,6 +29,12 @@ def test_a_seed_passes_and_repeats_itself(seed: int) -> None:
     first, second = play(steps, world), play(steps, world)
     assert first.failure == "", first.trace
     assert first.journal == second.journal
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str) -> None:
+    outcome = play(FOUND[name], world)
+    assert outcome.failure == "", outcome.trace
 
 
 def test_the_next_daemon_gets_what_the_killed_one_did_not_take() -> None:

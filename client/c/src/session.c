@@ -197,6 +197,9 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			ut_begin(s, 0);
 		}
 	}
+	/* A child, which has connected here, and not for a record: nothing else reads the answers, or connects again. */
+	if (s->forked_at && s->state != UT_FORKED && s->state != UT_CLOSED)
+		ut_thread_start();
 	ut_is_waiting = before;
 	return is_done;
 }

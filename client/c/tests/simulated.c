@@ -451,6 +451,7 @@ static int reserve(const struct command *c)
 
 static void tell_status(const struct command *c)
 {
+	const struct ut_reg *reg = ut_reg_of_event(events[c->a]);
 	struct utracefs_event_stats stats;
 	uint64_t values[8] = {0};
 	int error = utracefs_event_error(events[c->a], NULL, 0);
@@ -459,7 +460,10 @@ static void tell_status(const struct command *c)
 	values[0] = *events[c->a]->state;
 	values[1] = stats.lost;
 	values[2] = stats.refused;
-	values[3] = ut_reg_of_event(events[c->a])->unheard;
+	if (reg) {
+		values[3] = reg->unheard;
+		values[4] = reg->pending;
+	}
 	send_reply(DONE, error, values);
 }
 
