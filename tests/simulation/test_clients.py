@@ -19,6 +19,14 @@ FOUND: dict[str, list[Step]] = {
         ("flush", 0, 2),
         ("fork", 0, 1),
     ],
+    "the end of a connection gives up records whose registration is on the next one": [
+        ("program", 0),
+        ("declare", 0, 0),
+        ("step", 0),
+        ("cover", 0, 0),
+        ("declare", 0, 2),
+        ("emit", 0, 1, 0, 0),
+    ],
 }
 """Runs that failed, with the reason of that time."""
 

@@ -201,9 +201,7 @@ cdef class DataRing:
         return (dr_head(&self.c) - self.c.tail) & (2 * <uint64_t>self.c.ring.size - 1)
 
     def close(self) -> None:
-        """Stop the producer from reserving: nobody would read records behind the last look, nor register
-        an event."""
-        self.is_early = False
+        """Stop the producer from reserving: nobody would read records behind the last look."""
         dr_close(&self.c, True)
 
     def set_wait(self, uint32_t wait_us) -> None:

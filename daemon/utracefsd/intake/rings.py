@@ -434,8 +434,8 @@ class Rings:
             self._services.end_failed()
 
     def drop(self, ring: DataRing) -> None:
-        """Its producer is gone: take in what it committed, and forget the ring; up to a second later if a
-        thread that was stopped in the middle of a record may still commit it."""
+        """Its producer is gone: take in what it committed, and forget the ring; up to a second later if it
+        lives, and a thread may still commit a record, or its next connection register the event of one."""
         owned = self._owned[ring]
         if self._handing_over:
             self._forget(owned)
@@ -447,9 +447,11 @@ class Rings:
                     self.take_in()
                 if ring.pending_bytes:
                     self.take_in()  # stamped or committed after the previous call began
-                if ring.pending_bytes and not self._may_be_filling(owned):
-                    ring.dead = True
-                    self.take_in()
+                if not ring.pending_bytes or not self._may_be_filling(owned):
+                    ring.dead = ring.pending_bytes > 0
+                    ring.is_early = False  # no other connection will bring its registrations
+                    if ring.has_rest:
+                        self.take_in()
                 is_finished = ring.corrupt or (ring.dead and not ring.waits_for_room)
                 is_left = ring.pending_bytes > 0 and not is_finished and self._leave(owned)
             finally:
@@ -460,7 +462,6 @@ class Rings:
         """Continue to read a ring whose connection ends. False: its events are gone."""
         if self._services.acquire_events(owned.ring.table.event_ids()) is None:
             return False
-        owned.ring.is_early = False
         owned.ring.dead = not self._may_be_filling(owned)
         owned.left = True
         self._orphan(owned)
@@ -521,6 +522,8 @@ class Rings:
                 if not (owned.left and owned.looks and ring.pending_bytes):
                     ring.dead = ring.dead or not self._may_be_filling(owned)
                 owned.looks -= 1
+                if owned.looks < 0:
+                    ring.is_early = False  # no other connection has brought its registrations
                 ended.append(owned)
         if ended:
             self.round()
