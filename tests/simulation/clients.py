@@ -590,8 +590,8 @@ class ClientWorld(World):
             self._tell(client, CLOSE_ALL)
 
     def _note_unsure(self, clients: list[Client]) -> None:
-        """A program has closed its ring, and has yet to notice that. A living daemon reads the rest; if there is
-        none, the program does not know that."""
+        """A program has closed its ring, and has yet to notice that. A living daemon reads the rest; the
+        program does not know whether there is one."""
         for client in clients:
             client.is_unsure |= client.has_closed_ring and client.generation != self.generation
             client.has_closed_ring &= not client.is_unsure

@@ -197,7 +197,7 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 			ut_begin(s, 0);
 		}
 	}
-	/* A child, which has connected here, and not for a record: nothing else reads the answers, or connects again. */
+	/* A child that has connected here, not for a record, needs a thread for further answers, and daemons. */
 	if (s->forked_at && s->state != UT_FORKED && s->state != UT_CLOSED)
 		ut_thread_start();
 	ut_is_waiting = before;
