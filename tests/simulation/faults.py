@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.simulation.rings import DataRing
 from tests.simulation.simulate import STEPS, Outcome, play
 from tests.simulation.world import steps_of
 from utracefsd.connections import link
@@ -30,8 +31,10 @@ from utracefsd.daemon import GRACE_NS, Daemon
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_ids import EventIds
 from utracefsd.events.event_table import EventTable
+from utracefsd.events.idle_events import IdleEvents
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake.rings import KnownRing, Rings
+from utracefsd.intake.rings import KnownRing, Rings, name_of
+from utracefsd.machine._machine import monotonic_ns
 from utracefsd.machine.comms import CommTable
 from utracefsd.machine.shares import Resource, Shares
 from utracefsd.state import log_file
@@ -135,6 +138,65 @@ def a_status_byte_stays_on(real: Any, table: EventTable, event: Any, probe: Any)
 @fault(Rings, "drop")
 def the_rest_of_a_dead_program_s_ring_is_dropped(real: Any, rings: Rings, ring: Any) -> None:
     rings._forget(rings._owned[ring])
+
+
+@fault(Rings, "take_in")
+def losses_of_data_rings_are_counted_nowhere(real: Any, rings: Rings, *args: Any) -> int:
+    for owned in rings._owned.values():
+        os.pwrite(owned.ring.fd, bytes(8), DataRing.LOST)
+    return int(real(rings, *args))
+
+
+@fault(Rings, "_forget")
+def an_orderly_end_counts_losses_twice(real: Any, rings: Rings, owned: Any, **kwargs: bool) -> None:
+    place = owned.ring.fd, DataRing.counters_at(owned.ring.size)
+    lost = os.pread(place[0], DataRing.COUNTERS, place[1])
+    real(rings, owned, **kwargs)
+    if rings._handing_over:
+        os.pwrite(place[0], lost, place[1])
+        os.pwrite(place[0], bytes(DataRing.COUNTERS), DataRing.COUNTED)
+
+
+@fault(Rings, "adopt")
+def a_killed_daemon_s_counts_of_losses_are_forgotten(
+    real: Any, rings: Rings, *args: Any, **kwargs: Any
+) -> Any:
+    os.pwrite(args[2], bytes(DataRing.COUNTERS), DataRing.COUNTED)
+    return real(rings, *args, **kwargs)
+
+
+@fault(Port, "take_in_last")
+def an_orderly_end_leaves_what_sockets_hold(real: Any, port: Port) -> None: ...
+
+
+@fault(PerfEvent, "read")
+def lost_samples_are_not_counted(real: Any, event: PerfEvent) -> Any:
+    return real(event)[:8] + bytes(8)
+
+
+@fault(PageStream, "_detach")
+def a_stream_of_pages_that_ends_keeps_its_instance(real: Any, stream: PageStream) -> None: ...
+
+
+@fault(IdleEvents, "note")
+def events_that_wait_for_their_programs_make_no_room(real: Any, idle: IdleEvents, event: Any) -> None:
+    (idle.forget if event.awaited else lambda event: real(idle, event))(event)
+
+
+@fault(EventTable, "reap")
+def an_event_goes_a_second_after_its_last_reference(real: Any, table: EventTable) -> None:
+    waiting, now = vars(table).setdefault("waiting", {}), monotonic_ns()
+    left = {event: None for event in table._to_reap if now < waiting.setdefault(event, now) + 10**9}
+    for event in left:
+        del table._to_reap[event]
+    real(table)
+    table._to_reap |= left
+
+
+@fault(Rings, "_keep")
+def a_user_takes_all_places_of_the_store(real: Any, rings: Rings, owned: Any) -> None:
+    if rings._store.keep(name_of(owned.key), owned.ring.fd):
+        rings._note_stored(owned)
 
 
 @fault(Rings, "__init__")

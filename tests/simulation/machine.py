@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 import utracefsd.daemon
-from tests.simulation.model import MOST_EVENTS, MOST_FIELDS
+from tests.simulation.model import MOST_EVENTS, MOST_FIELDS, PLUG_IN
 from tests.simulation.rings import DATA_RINGS, DataRing
 from utracefsd.connections import data_connection
 from utracefsd.consumers.plugins import plugins
@@ -62,6 +62,8 @@ class Store:
         self.kept: dict[str, int] = {}
 
     def keep(self, name: str, fd: int) -> bool:
+        if name not in self.kept and len(self.kept) >= self.limit:
+            return False
         if name not in self.kept:
             self.kept[name] = os.dup(fd)
         return True
@@ -128,7 +130,7 @@ def _make_log(path: Path, room: int, data: bytes = b"") -> log_file.LogFile:
 class PlugIn:
     """A plug-in, whose thread runs when the daemon calls `look`."""
 
-    name = "plug"
+    name = PLUG_IN
 
     def __init__(self) -> None:
         self.got: dict[bytes, list[int]] = {}
@@ -182,6 +184,8 @@ class Machine:
     def __init__(self) -> None:
         self.plug_in = PlugIn()
         self.now = 1_000_000_000_000
+        self.cpu = 0
+        """On which the daemon runs."""
         self.processes: dict[int, tuple[int, int]] = {}
         """By pid: user, start time."""
         self.owner_of: dict[int, tuple[int, int]] = {}
@@ -196,7 +200,7 @@ class Machine:
         return pid
 
     def set_time(self, tick_ns: int = 0) -> None:
-        _machine.simulate(self.now, tick_ns)
+        _machine.simulate(self.now, tick_ns, self.cpu)
 
     def pass_time(self, ns: int) -> None:
         self.now = max(self.now, _machine.monotonic_ns()) + ns

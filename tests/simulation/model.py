@@ -5,7 +5,8 @@ The words are those of SECURITY.md and docs/:
 - **exactly once, in order**: a record that a consumer took is in its buffer once, behind the older ones of
   its program, with the name, the fields and the cpu that it was emitted with, over any number of daemons;
 - **nothing is lost silently**: records in a buffer and those overwritten in it are those recorded in it;
-  recorded, filtered and lost are those emitted;
+  recorded, filtered and lost of each consumer are those emitted while it was attached, and a record that
+  found its data ring full is emitted and lost, in one daemon;
 - **settings outlive a daemon**: enabled events, filters, triggers, histograms, instances, their switches;
 - **an answer is a promise**: what was answered is true in the next daemon, whenever this one is killed. An
   operation in progress then was carried out or was not: so there are several models, until one look at the
@@ -25,6 +26,9 @@ from typing import Any
 
 FTRACE, PERF, OTHER = 1, 2, 128
 
+PLUG_IN = "plug"
+"""Name of the plug-in."""
+
 HISTS, BUFFERS, SETTINGS = "hists", "buffers", "settings"
 
 SWITCH = {"0": b"0\n", "1": b"1\n"}
@@ -38,6 +42,8 @@ PLAIN: dict[str, dict[str, bytes]] = {
     "standing_triggers": {"": b"", "zz* traceoff\n": b"zz* traceoff\n"},
 }
 """Files of an instance that keep what is written: texts, and how each is shown; first the default."""
+
+KINDS = RECORDED, FILTERED, LOST = "recorded", "filtered", "lost"
 
 MANY = 1 << 30
 MOST_EVENTS = 2
@@ -126,6 +132,8 @@ class Program(Part):
         """Others may have been taken in before its oldest record."""
         self.ended = False
         """The daemon has yet to read its ring."""
+        self.lost: Counter[int] = Counter()
+        """By write_index: records that found its ring full, and that no daemon has counted."""
         self.orphan: list[str] | None = None
         """Events by which the daemon reads its ring without a connection: the store has kept it, or it has an
         unfinished record of a program that lives."""
@@ -162,8 +170,12 @@ class Reader(Part):
     def __init__(self, kind: str, name: str, instance: str | None = None) -> None:
         self.kind, self.name, self.instance = kind, name, instance
         self.bit = OTHER if kind in ("stream", "plugin") else PERF
+        self.consumer = kind if kind != "plugin" else PLUG_IN
+        """In `stats`; others get their name when they are attached."""
         self.due: list[int] = []
         """Numbers of records since it read."""
+        self.due_lost = 0
+        """The same of losses before they reached the daemon: a stream gets their number."""
         self.count = 0
 
     def accepts_pages(self, numbers: list[int], *, is_all: bool) -> bool:
@@ -171,8 +183,9 @@ class Reader(Part):
         in the buffer."""
         return len(set(numbers)) == len(numbers) and (not is_all or sorted(numbers) == sorted(self.due))
 
-    def accepts(self, numbers: list[int], lost: int, *, is_full: bool) -> bool:
-        if lost and not is_full:
+    def accepts(self, numbers: list[int], all_lost: int, *, is_full: bool) -> bool:
+        lost = all_lost - self.due_lost
+        if lost and (lost < 0 or not is_full):
             return False
         rest = iter(self.due)
         if self.kind == "freq":  # a period that the daemon chooses, which begins with 1
@@ -209,10 +222,15 @@ class Instance(Part):
         """Late records that were seen in `kept`."""
         self.spare_late = 0
         """At most so many are in `spare`, where nothing counts them."""
+        self.went_off = False
+        """By its trigger, since rings were read last: losses may have been counted before or after that."""
         self.has_pages = False
         """A reader takes its pages out of the buffer."""
         self.disturbed = False
         """And others have taken some out, or put some in."""
+
+    def attaches(self, name: str) -> bool:
+        return name in self.enable or name in self.hist or name in self.traceoff or name in self.snapper
 
     def turn(self, kind: str, name: str, *, on: bool) -> None:
         """Enable an event, or add a trigger; or the opposite."""
@@ -278,6 +296,11 @@ class Model(Part):
         self.unsure: set[int] = set()
         """Numbers of records whose event was removed: shown with an unknown type."""
         self.emitted: Counter[str] = Counter()
+        self.lost_in_rings: Counter[str] = Counter()
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        """By event, consumer, and RECORDED, FILTERED or LOST. Readers have some of RECORDED as LOST."""
+        self.either: Counter[tuple[str, str]] = Counter()
+        """By event and consumer: of LOST or FILTERED the part that may be the other."""
         self.record_tgid = False
         self.tgids: set[bytes] = set()
         """Lines of `saved_tgids`: none goes, but a daemon that starts with the option off has none."""
@@ -298,7 +321,7 @@ class Model(Part):
     # Consumers
 
     def status(self, name: str) -> int:
-        status = FTRACE * (name in self._in_ftrace())
+        status = FTRACE * any(i.attaches(name) for i in self.instances.values())
         for reader in self.readers.values():
             status |= reader.bit * (reader.name == name)
         return status
@@ -334,6 +357,10 @@ class Model(Part):
         self.idle = [one for one in self.idle if one != name]
         self.awaited.discard(name)
         self.emitted.pop(name, None)
+        self.lost_in_rings.pop(name, None)
+        for counts in (self.counts, self.either):
+            for key in [key for key in counts if key[0] == name]:
+                del counts[key]
         for i in self.instances.values():
             i.filters.pop(name, None)
             self.unsure.update(r.n for r in [*i.kept, *(i.spare or ())] if r.name == name)
@@ -397,7 +424,7 @@ class Model(Part):
 
     def take_in(self) -> None:
         """All rings, oldest record first, then what came over sockets."""
-        if not any(p.ring or p.waiting or p.ended or p.has_waited for p in self.programs.values()):
+        if not any(p.ring or p.lost or p.waiting or p.ended or p.has_waited for p in self.programs.values()):
             return
         self.take_rings()
         self.take_waiting()
@@ -415,6 +442,8 @@ class Model(Part):
 
     def take_rings(self) -> None:
         found = []
+        for i in self.instances.values():
+            i.went_off = False
         for program in self.programs.values():
             taken = program.take()
             self.is_late |= program.has_waited and bool(taken)
@@ -423,6 +452,39 @@ class Model(Part):
         for r in sorted(found, key=lambda r: r.time):
             if self.programs[r.pid].known[r.index : r.index + 1] == [r.name]:
                 self._take(r)
+        for program in self.programs.values():
+            if program.adopted:
+                self.count_lost(program)
+
+    def count_lost(self, program: Program, *, is_early: bool = True) -> None:
+        """The daemon reads how many records its ring had no room for: behind the records that it has, or when
+        it gets the ring. Those of an early ring wait until all of their events are registered."""
+        known = program.known
+        if (
+            is_early
+            and program.early
+            and not program.waits_no_more
+            and max(program.lost, default=0) >= len(known)
+        ):
+            return
+        for index, n in program.lost.items():
+            name = known[index] if index < len(known) else ""
+            if not self.status(name):
+                continue
+            self.emitted[name] += n
+            self.lost_in_rings[name] += n
+            for at, i in self.instances.items():
+                if i.attaches(name):
+                    is_off = name in i.enable and not i.on
+                    self.counts[name, consumer_of(at), FILTERED if is_off else LOST] += n
+                    self.either[name, consumer_of(at)] += n * i.went_off
+            for reader in self._readers_of(name):
+                self.counts[name, reader.consumer, LOST] += n
+                reader.due_lost += n * (reader.kind == "stream")
+        program.lost.clear()
+
+    def _readers_of(self, name: str) -> list[Reader]:
+        return [reader for reader in self.readers.values() if reader.name == name]
 
     def _take(self, r: Record) -> None:
         if not self.status(r.name) or r.name not in self.fields or (not r.valid and self._refuses(r.name)):
@@ -431,17 +493,21 @@ class Model(Part):
         for at, i in self.instances.items():
             if r.name in i.hist:
                 i.hist[r.name][r.k] += 1
-            if r.name in i.enable and i.on and not (r.name in i.filters and r.k <= i.filters[r.name]):
+            is_kept = r.name in i.enable and i.on and not (r.name in i.filters and r.k <= i.filters[r.name])
+            if i.attaches(r.name):
+                self.counts[r.name, consumer_of(at), RECORDED if is_kept else FILTERED] += 1
+            if is_kept:
                 i.kept.append(r)
                 for reader in self.readers.values() if i.has_pages else ():
                     if reader.instance == at:
                         reader.due.append(r.n)
             if r.name in i.traceoff and r.k == 3:
+                i.went_off |= i.on
                 i.on = False
-        for reader in self.readers.values():
-            if reader.name == r.name:
-                reader.due.append(r.n)
-                reader.count += 1
+        for reader in self._readers_of(r.name):
+            self.counts[r.name, reader.consumer, RECORDED] += 1
+            reader.due.append(r.n)
+            reader.count += 1
 
     def _refuses(self, name: str) -> bool:
         """A consumer looks at an invalid record: EFAULT. One that is off filters it unseen."""
@@ -498,9 +564,22 @@ class Model(Part):
 
     # Daemons
 
+    def with_older_tables(self, stored: set[int]) -> list[Model]:
+        """Without room for settings a daemon may know fewer events of a stored ring: the others wait."""
+        found = [self]
+        for pid in stored & self.programs.keys() if SETTINGS in self.loose | self.in_memory else ():
+            if self.programs[pid].ring or self.programs[pid].lost:
+                for n in range(len(self.programs[pid].known)):
+                    other = duplicate(self)
+                    program = other.programs[pid]
+                    program.events, program.orphan, program.early = program.known[:n], None, True
+                    found.append(other)
+        return found
+
     def restart(self, living: set[int], stored: set[int]) -> None:
         """living: programs. stored: those whose rings the next daemon has from the store."""
-        self.emitted.clear()
+        for counts in (self.emitted, self.lost_in_rings, self.counts, self.either):
+            counts.clear()
         for key in list(self.readers):
             self.detach(key)
         self.idle, self.released = [], []
@@ -519,11 +598,8 @@ class Model(Part):
             program.adopted = pid in stored
             program.orphan = list(program.known) if pid in stored else None
             program.ended = not waits
-
-    def can_be_stored(self, pid: int) -> bool:
-        """The next daemon must know its ring, and all its events."""
-        program = self.programs.get(pid)
-        return program is not None and program.adopted and self.fields.keys() >= set(program.known) - {""}
+            if pid in stored:
+                self.count_lost(program, is_early=False)
 
     def grace_over(self) -> None:
         self.awaited.clear()
@@ -573,6 +649,12 @@ class Model(Part):
         self.awaited = set(names)
         self.record_tgid = texts["options/record-tgid"] == b"1\n"
         self.tgids = set()
+        for name in names:  # stored rings were taken in under these settings
+            stats = texts[f"events/user_events/{name}/stats"].decode()
+            self.emitted[name], self.lost_in_rings[name], rows = _numbers_of(stats)
+            for consumer, numbers in rows.items():
+                for kind, n in zip(KINDS, numbers, strict=True):
+                    self.counts[name, consumer, kind] = n
         found = {"", *texts["instances"].decode().split()}
         self.instances = {name: self.instances.get(name) or Instance() for name in sorted(found)}
         for at, i in self.instances.items():
@@ -702,12 +784,36 @@ class Model(Part):
         return any(a.time > b.time for a, b in itertools.pairwise(kept))
 
     def _check_conservation(self, name: str, text: str) -> None:
-        emitted = int(text.partition("emitted: ")[2].split()[0])
+        emitted, lost, found = _numbers_of(text)
         expect(f"{name}: emitted", emitted, self.emitted[name])
-        for consumer in text.splitlines():
-            found = re.search(r"^ftrace\S*: recorded (\d+) filtered (\d+) lost (\d+)", consumer)
-            if found is not None and sum(map(int, found.groups())) > emitted:
-                raise Wrong(f"{name}: {consumer}, of {emitted}")
+        expect(f"{name}: lost in data rings", lost, self.lost_in_rings[name])
+        counted = {consumer for (of, consumer, _), n in self.counts.items() if n and of == name}
+        if "earlier consumers:" not in text and counted - found.keys():
+            raise Wrong(f"{name}: no numbers of {sorted(counted - found.keys())}")
+        for consumer, numbers in found.items():
+            wanted = [self.counts[name, consumer, kind] for kind in KINDS]
+            expect(f"{name}: all of {consumer}", sum(numbers), sum(wanted))
+            unsure = self.either[name, consumer] if consumer.startswith("ftrace") else numbers[2] - wanted[2]
+            if consumer.startswith("ftrace"):
+                expect(f"{name}: recorded by {consumer}", numbers[0], wanted[0])
+            if abs(numbers[2] - wanted[2]) > unsure:
+                raise Wrong(f"{name}: {consumer} lost {numbers[2]}, must be {wanted[2]}")
+
+
+def _numbers_of(stats: str) -> tuple[int, int, dict[str, list[int]]]:
+    """The numbers in `stats`: emitted, lost in data rings, and by consumer recorded, filtered and lost."""
+    lost = re.search(r"^lost in data rings: (\d+)$", stats, re.MULTILINE)
+    rows = re.findall(r"^(\S+): recorded (\d+) filtered (\d+) lost (\d+)$", stats, re.MULTILINE)
+    return (
+        int(stats.partition("emitted: ")[2].split()[0]),
+        int(lost[1]) if lost else 0,
+        {consumer: list(map(int, numbers)) for consumer, *numbers in rows},
+    )
+
+
+def consumer_of(instance: str) -> str:
+    """Its name in `stats`."""
+    return f"ftrace:{instance}" if instance else "ftrace"
 
 
 def _counted(fields: str) -> int:

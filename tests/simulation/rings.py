@@ -48,7 +48,9 @@ class Shared:
 class DataRing(Shared):
     """A producer's end."""
 
-    _HEAD, _TAIL, _DATA = 64, 128, 65536
+    _HEAD, _TAIL, LOST, _DATA = 64, 128, 192, 65536
+    COUNTED, COUNTERS = 32768, 16384
+    """The daemon's counters, and the size of all of them and of the program's."""
     _REFUSED = 1 << 30
 
     def __init__(self, fd: int) -> None:
@@ -71,6 +73,11 @@ class DataRing(Shared):
         """Bytes in its user's share."""
         return max(size // 16, DATA_RINGS[0])
 
+    @staticmethod
+    def counters_at(size: int) -> int:
+        """Where a ring of that size has the numbers of lost records, by write_index."""
+        return DataRing._DATA + size
+
     @property
     def has_skipped(self) -> bool:
         """Head is where the daemon has put it."""
@@ -80,6 +87,17 @@ class DataRing(Shared):
     def refuse(self, index: int, length: int) -> None:
         """Report a value that does not fit its field: no record."""
         self.write(self._REFUSED | index, bytes(length), 0, 0, 0)
+
+    def fill(self, index: int, left: int) -> None:
+        """With such reports, until about so many bytes are free."""
+        while (free := self.u64(self._TAIL) + self.size - self.u64(self._HEAD)) >= left + 32:
+            self.refuse(index, min(free - left - 24, 60_000) // 8 * 8)
+
+    def lose(self, index: int) -> None:
+        """Count a record that finds no room."""
+        at = self.counters_at(self.size) + 4 * index
+        struct.pack_into("<I", self.memory, at, struct.unpack_from("<I", self.memory, at)[0] + 1)
+        self.store(self.LOST, self.u64(self.LOST) + 1)
 
     def write(self, index: int, payload: bytes, time_ns: int, pid: int, cpu: int, *, stops: int = 0) -> bool:
         """False: there is no room. stops: 1, before it is committed; 2, before its length is stored."""

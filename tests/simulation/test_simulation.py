@@ -38,8 +38,10 @@ RARE = {
     "attach perf",
     "attach plugin",
     "attach stream",
+    "data ring full",
     "disk full",
     "early, and ends",
+    "early, and registers",
     "early, and waits",
     "enable word",
     "fail pwrite",
@@ -89,12 +91,12 @@ def test_a_seed_passes_and_repeats_itself(seed: int) -> None:
 
 def test_a_seed_does_not_depend_on_the_order_of_sets() -> None:
     """A seed in which the model learns settings anew, among them events that make room for others."""
-    run = [sys.executable, "-m", "tests.simulation.simulate", "--seed", "1", "--only", "--journal"]
+    run = [sys.executable, "-m", "tests.simulation.simulate", "--seed", "3", "--only", "--journal"]
     journals = []
     for number in "13":
         env = os.environ | {"PYTHONHASHSEED": number}
         output = subprocess.check_output(run, cwd=Path(__file__).parents[2], env=env, text=True)
-        journals.append(output.rpartition("seeds 1 ")[0])  # without the speed
+        journals.append(output.rpartition("seeds 3 ")[0])  # without the speed
     assert len(journals[0]) > 100_000
     assert journals[0] == journals[1]
 

@@ -83,6 +83,8 @@ MOST_MODELS = 32
 COLLECT_EVERY = 4
 """Orderly ends until garbage is collected, which takes as long as a start."""
 GRAVE = "utracefs-grave"
+MUCH = 160_000
+"""Bytes in a socket."""
 LOOKS = 20
 """So often the daemon looks in vain for a record that a thread is writing, in the ring of a connection that
 has ended."""
@@ -98,7 +100,7 @@ _BY_WEIGHT = {
     8: "register early enable back disk strike word",
     6: "program look attach stop",
     5: "off end consume",
-    4: "ring filter switch set time",
+    4: "ring filter switch set time glut",
     3: "hist pipe kill torn flood corrupt renew scarce",
     2: "traceoff mkdir snapshot size tgid stall storm vanish restart detach manager fall starve"
     " half crowd leave",
@@ -266,6 +268,7 @@ class World:
         for _ in range(9):
             self.disk.revive()
             self.store.limit = self._limit
+            self.machine.cpu = (self.machine.cpu + 1) % CPUS
             try:
                 self.daemon = Daemon(
                     DaemonOptions(plugins=[], buffer_size_kb=8),
@@ -383,6 +386,7 @@ class World:
         self._start()
         stored = {program.pid for name, program in self.rings.items() if name in self.store.kept}
         self.reached["a stored ring is taken over"] += bool(stored)
+        self.models = [other for model in self.models for other in model.with_older_tables(stored)]
         self.each(lambda m: m.restart({program.pid for program in self.programs}, stored))
         self.models = _different(self.models)
         if any(SETTINGS in m.loose for m in self.models):
@@ -842,7 +846,7 @@ class World:
                 self._pump()
         elif self._introduce(program, program.all_commands(), ring=not has_ring):
             program.is_unknown = program.is_new = False
-            self.reached["early"] += 1
+            self.reached["early, and registers"] += 1
             error, _ = self._ask(program.answers, "mmap_status")
             if error is None:
                 program.map_status()
@@ -1015,7 +1019,8 @@ class World:
             valid = TEXT not in command or (number + i) % 16 > 0
             in_ring = program.ring is not None and how % 8 > 1
             record = Record(
-                *(n, command.split()[0], k, cpu if in_ring else 0, self.machine.now, program.pid),
+                *(n, command.split()[0], k, cpu if in_ring else self.machine.cpu),
+                *(self.machine.now, program.pid),
                 valid=valid,
                 in_ring=in_ring,
                 index=index,
@@ -1038,7 +1043,29 @@ class World:
                 if stops:
                     self._learn_of(program, stopped=-n if stops == 2 else n)
             else:
+                assert program.ring is not None
+                program.ring.lose(index)
+                for m in self.models:
+                    m.programs[program.pid].lost[index] += 1
                 self.reached["data ring full"] += 1
+
+    def _glut(self, which: int, event: int, number: int, how: int) -> None:
+        """More than its data ring holds, and then perhaps the end of the daemon, or of the program."""
+        program = self._pick(which)
+        if program is None or not program.commands or not self._give_ring(program) or program.ring is None:
+            return
+        program.ring.fill(event % len(program.commands), number % 256)
+        for more in range(2):
+            self._emit_some(program, event + more, number | 7, how & ~1 | 2, pump=False)
+        if how % 4 > 1:
+            self._pump()
+        match how // 4 % 8:
+            case 0:
+                self._restart(number, how >> 5)
+            case 1:
+                self._die()
+            case 2 if program in self.programs:
+                self._end_program(program)
 
     def _note_ring(self, program: Program) -> None:
         assert program.ring is not None
@@ -1251,14 +1278,18 @@ class World:
                 if all(name in m.fields and inst in m.instances for m in self.models):
                     self._turn(inst, name, kind, on=False)
 
-    def _restart(self, *_: int) -> None:
+    def _restart(self, which: int = 0, how: int = 0, *_: int) -> None:
         """An orderly end, and the next daemon. Nothing is kept open."""
         self._after = None
+        unread = self._send_much(which) if how % 4 == 3 and not self.disk.planned else None
         programs = self.models[0].programs.values()
         is_read = not self._live.gathering or any(p.ended or p.orphan is not None for p in programs)
         self._note_missing()
         self._live.close()
         self.daemon = None
+        if unread is not None:
+            self.machine.pass_time(0)
+            self.each(unread)
         if is_read:  # events of ended programs stay for a moment
             self.models = _changed(self.models, Model.take_in, keeps=True)
         elif any(map(self._waits, self.programs)):  # rings come later than they
@@ -1272,6 +1303,39 @@ class World:
         else:
             self._bury_descriptors()
         self._succeed()
+
+    def _send_much(self, which: int) -> Callable[[Model], object] | None:
+        """Records over a socket, more than a busy daemon reads before its last look at the sockets. They must
+        be the first thing that it takes in."""
+        program = self._pick(which)
+        if program is None:
+            return None
+        self._gather()
+        found = [i for i, c in enumerate(program.commands) if TEXT in c and program.status_of(i)]
+        if program not in self.programs or program.is_unknown or not found:
+            return None
+        records, sent = list[Record](), b""
+        while len(sent) < MUCH:
+            self.numbers += 1
+            command = program.commands[found[0]]
+            record = Record(
+                *(self.numbers, command.split()[0], 1, self.machine.cpu, self.machine.now, program.pid),
+                valid=True,
+                in_ring=False,
+                index=found[0],
+            )
+            data = payload(command, record.n, record.k, valid=True, text=b"x" * 3000)
+            sent += msgpack.packb(found[0].to_bytes(4, "little") + data)
+            records.append(record)
+        program.answers.send(sent)
+        self.machine.set_time(tick_ns=2_000_000)
+        self.reached["an end with full sockets"] += 1
+
+        def taken_in(model: Model) -> None:
+            for record in records:
+                model.emit(program.pid, record, ring=False)
+
+        return taken_in
 
     def _look_at_descriptors(self) -> None:
         """A process would end here: objects in cycles close what they own, and nothing is left."""
@@ -1516,7 +1580,8 @@ class World:
             sampled = of.get(made.kind, {"sample_freq": 1 + event, "data_pages": 1})
             asked = "perf_event_open", {"name": full_name, "read_format": 0x10, **sampled}
         error, result = self._ask(answers, *asked, after=lambda m: m.attach(made.key, reader()))
-        expect("whether another has the pages", error is not None and error[0] == errno.EBUSY, is_taken)
+        if error is None or error[0] == errno.EBUSY:
+            expect("whether another has the pages", error is not None, is_taken)
         if error is not None:
             self.reached[f"attach errno {error[0]}"] += 1
             self._drop(made)
@@ -1525,6 +1590,10 @@ class World:
         if made.kind != "plugin":
             made.handle = result[b"handle"]
             made.map_ring()
+            for m in self.models:
+                m.readers[
+                    made.key
+                ].consumer = f"{'stream' if made.kind == 'stream' else 'perf'}:{made.handle}"
         if made.kind == "pages":
             self._check_consumer(made)  # older records
 
@@ -1594,6 +1663,7 @@ class World:
         )
         for m in self.models:
             m.readers[consumer.key].due.clear()
+            m.readers[consumer.key].due_lost = 0
 
     def _check_pages(self, consumer: Consumer, *, ended: bool) -> None:
         """A page that is not full comes when it is asked for, unless the daemon has ended."""
@@ -1798,6 +1868,7 @@ def _adopts(pid: int, early: bool, answer: Any, m: Model) -> bool:
     if answer is None or answer[0] is None:
         program.adopted, program.early = True, early
         program.orphan = None
+        m.count_lost(program)
     else:
         program.adopted = program.orphan is not None
     return True
