@@ -275,9 +275,9 @@ cdef class Plan:
                 put_char(line, c',')
             is_first = False
             put(line, node.key, node.key_size)
-            if not (
-                self._put_one(line, i, payload) if node.repeated == ONCE else self._put_array(line, i, payload)
-            ):
+            if node.repeated == ONCE and not self._put_one(line, i, payload):
+                return False
+            if node.repeated != ONCE and not self._put_array(line, i, payload):
                 return False
             i = node.end if node.op == STRUCT else i + 1
         put_char(line, c'}')

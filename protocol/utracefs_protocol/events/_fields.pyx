@@ -117,21 +117,13 @@ cdef int put_json_float(Line *line, const uint8_t *data, size_t size) except -1:
 
 cdef object elements_of(Elements elements, const uint8_t *data, size_t length):
     cdef list found = []
+    cdef Getter one
     cdef size_t at = 0
+    one.kind = elements.kind
     while at < length:
-        found.append(number_of(elements.kind, data + at, elements.size))
+        found.append(value_of(&one, data + at, elements.size))
         at += elements.size
     return found
-
-
-cdef inline number_of(ValueKind kind, const uint8_t *data, size_t size):
-    if kind == UNSIGNED_VALUE:
-        return load_unsigned(data, size)
-    if kind == SIGNED_VALUE:
-        return load_signed(data, size)
-    if kind == FLOAT_VALUE:
-        return load_float(data, size)
-    return data[0] != 0
 
 
 cdef ValueKind kind_of(field) except *:
@@ -153,14 +145,21 @@ cdef ValueKind kind_of(field) except *:
 
 
 cdef value_of(const Getter *getter, const uint8_t *data, size_t length):
-    if getter.kind == TEXT_VALUE:
+    cdef ValueKind kind = getter.kind
+    if kind == SIGNED_VALUE:
+        return load_signed(data, length)
+    if kind == UNSIGNED_VALUE:
+        return load_unsigned(data, length)
+    if kind == TEXT_VALUE:
         length = text_length(data, length)
         return PyUnicode_DecodeUTF8(<const char *>data, length, b"surrogateescape") if length else ""
-    if getter.kind == BYTES_VALUE:
-        return PyBytes_FromStringAndSize(<const char *>data, length)
-    if getter.kind == ARRAY_VALUE:
+    if kind == FLOAT_VALUE:
+        return load_float(data, length)
+    if kind == BOOL_VALUE:
+        return data[0] != 0
+    if kind == ARRAY_VALUE:
         return elements_of(getter.elements, data, length)
-    return number_of(getter.kind, data, length)
+    return PyBytes_FromStringAndSize(<const char *>data, length)
 
 
 cdef class Fields:
