@@ -59,8 +59,6 @@ class EventFormat:
     """Without the common fields. Kernel events may have padding between them and types we never declare."""
     print_fmt: bytes
     """Everything after `print fmt: `, the quotes included."""
-    common_fields: tuple[Field, ...] = ()
-    """The first paragraph: common_type to common_pid."""
 
     def for_readers(self) -> EventFormat:
         """With `distinct_fields`; its print fmt prints each field, below the declared name."""
@@ -174,11 +172,10 @@ def parse_format(text: bytes) -> EventFormat:
             paragraphs[-1].append(_parse_format_line(line))
     if not name or event_id is None:
         raise TraceError(errno.EINVAL, "a format must have the lines 'name:' and 'ID:'")
-    common, *others = paragraphs
-    if common and not common[0].name.startswith(b"common_"):
-        common, others = [], paragraphs
-    fields = tuple(field for paragraph in others for field in paragraph)
-    return EventFormat(name, event_id, fields, print_fmt.strip(), tuple(common))
+    if paragraphs[0] and paragraphs[0][0].name.startswith(b"common_"):
+        del paragraphs[0]
+    fields = tuple(field for paragraph in paragraphs for field in paragraph)
+    return EventFormat(name, event_id, fields, print_fmt.strip())
 
 
 def _parse_format_line(line: bytes) -> Field:
