@@ -15,7 +15,6 @@ from libc.string cimport memcpy, memset
 from utracefs.recordings._records cimport HEADER, Raw, Records, comm_of
 from utracefs.recordings.trace_dat._merge cimport MergedPages, Stream
 from utracefs_protocol.pages._subbuf cimport (
-    COMMIT_BITS,
     DATA_MAX,
     DELTA_BITS,
     END,

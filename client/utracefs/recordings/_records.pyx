@@ -13,20 +13,14 @@ from json import loads
 
 import cython
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from utracefs_protocol.events._fields cimport *
-from utracefs_protocol.events._line cimport load_float, load_signed, load_unsigned
 from utracefs_protocol.filter._program cimport Filter, Names
-from utracefs_protocol.memory cimport zeroed
 from utracefs_protocol.pages.record cimport COMM_SIZE, Record as Judged
 
-from utracefs_protocol.events.declaration import FieldKind
-from utracefs_protocol.text import bytes_of, text_of
+from utracefs_protocol.text import bytes_of
 #: from utracefs_protocol.events.declaration import Field
 
 

@@ -9,7 +9,7 @@ CPU time.
 import array
 
 from cpython cimport array
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
 from utracefs.recordings._records cimport (

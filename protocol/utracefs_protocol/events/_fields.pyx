@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.mem cimport PyMem_Free
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.math cimport isfinite, isnan
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, strtof
 from libc.string cimport strlen
 

@@ -11,7 +11,6 @@ names of time 0 are read in advance. Records later than the `window` allows are 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy
 
 from utracefs.recordings._heap cimport Entry, earlier, sift_down
 from utracefs.recordings._records cimport Raw, RecordSource, text_length
