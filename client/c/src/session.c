@@ -269,7 +269,7 @@ int ut_reg_settle(struct ut_reg *reg)
 		if (!ut_process_is_on_small_stack())
 			ut_step(s, ut_clock_ns());
 		else if (s->state == UT_NEW)
-			s->due = 1; /* the thread's task */
+			s->due = ut_clock_ns(); /* the thread's task */
 		if (!s->parents)
 			ut_hold(s);
 		while (s->parents && s->state == UT_NEW && !must_not_wait()) {
@@ -529,7 +529,6 @@ static int has_sent_all(void *session)
 
 	switch (s->state) {
 	case UT_NEW:
-	case UT_OLDER:
 		return ut_ring_is_taken_in(s->ring);
 	case UT_OFFERED:
 	case UT_UP:

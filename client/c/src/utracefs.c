@@ -114,10 +114,7 @@ int ut_events_attach(struct utb_session *events, struct utracefs_event *event)
 	reg->events = event;
 	__atomic_store_n(&event->registration, reg, __ATOMIC_RELEASE);
 	point(event, atomic_load(&reg->status));
-	if (session->state == UT_FORKED) {
-		ut_go(session, UT_WANTED);
-		session->due = 0;
-	}
+	ut_begin(session, 0);
 	error = ut_thread_start();
 	if (error && atomic_load(&reg->status) == &ut_pending) {
 		ut_reg_point(reg, &ut_off);

@@ -34,7 +34,7 @@ def test_every_state_has_a_way_up_and_every_input_is_used() -> None:
     states, inputs = members("ut_state"), members("ut_input")
     assert len({row[:2] for row in ROWS}) == len(ROWS)
     assert {state for row in ROWS for state in (row[0], row[2])} == set(states) - {"CLOSED"}
-    assert {row[1] for row in ROWS} == set(inputs) - {"TAKEN_AWAY", "LOST", "FORK", "CLOSE"}
+    assert {row[1] for row in ROWS} == set(inputs) - {"AGAIN", "LOST", "FORK", "CLOSE"}
     up = {"UP", "SENDS"}  # of a daemon that takes the ring, and of one that does not
     for _ in states:
         up |= {state for state, _, leads_to in ROWS if leads_to in up}

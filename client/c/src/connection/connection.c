@@ -123,6 +123,12 @@ void ut_hold(struct ut_session *s)
 
 /* ---- connecting */
 
+/* Since the last connection, or in this child. */
+static int has_not_failed(const struct ut_session *s)
+{
+	return s->back_off == UT_FIRST_BACK_OFF_NS;
+}
+
 /* Whether a child does not try to connect now, because the daemon might refuse it: it may end before it
  * knows, and the records in its ring would be in no number. Without a connection it counts them in its
  * parent's ring. (One that lives on tries all the same.) */
@@ -130,7 +136,7 @@ static int may_be_refused(const struct ut_session *s)
 {
 	struct data_ring *counters = s->parents ? ut_ring_counters(s->parents) : NULL;
 
-	return counters && !dr_is_closed(counters) && s->back_off == UT_FIRST_BACK_OFF_NS &&
+	return counters && !dr_is_closed(counters) && has_not_failed(s) &&
 	       atomic_load_explicit(&counters->header->behind, memory_order_relaxed) & DR_BEHIND;
 }
 
@@ -183,6 +189,7 @@ void ut_disconnect(struct ut_session *s)
 static void lose_connection(struct ut_session *s, uint64_t now, int error)
 {
 	s->error = error;
+	s->is_old &= s->forked_at != 0; /* the next one may take the ring; a child finds that in its status */
 	ut_disconnect(s);
 	warn_of_limits(s);
 	ut_go(s, UT_LOST);
@@ -241,8 +248,7 @@ static uint64_t busy_ns(const struct ut_session *s)
 
 static int is_taken_away(const struct ut_session *s)
 {
-	return s->state == UT_OLDER || !ut_is_ours(&s->socket) ||
-	       (s->ring ? !has_good_ring(s) : s->state == UT_OFFERED);
+	return !ut_is_ours(&s->socket) || (s->ring ? !has_good_ring(s) : s->state == UT_OFFERED);
 }
 
 static void start_connection(struct ut_session *s, uint64_t now)
@@ -252,7 +258,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	fd = may_be_refused(s) ? -EAGAIN : ut_connect(s->settings.directories, "user_events_data");
 	/* A program's records have a place, a child waits for a moment. Only once: a daemon that is stopped may
 	 * have this queue in front of it, with a thousand programs, for long. */
-	if (fd == -EAGAIN && s->patience && s->back_off == UT_FIRST_BACK_OFF_NS) {
+	if (fd == -EAGAIN && s->patience && has_not_failed(s)) {
 		uint64_t pause = busy_ns(s);
 
 		s->patience -= s->patience < pause ? s->patience : pause;
@@ -272,8 +278,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		return;
 	}
 	s->error = 0;
-	s->is_old |= s->state == UT_OLDER;
-	if (s->state == UT_NEW && s->ring && ut_ring_has_file(s->ring)) {
+	if (!s->is_old && s->ring && ut_ring_has_file(s->ring)) {
 		ut_outlets[s->ring].by_socket = 0;
 		ut_go(s, UT_OFFER);
 		if (!send_first(s))
@@ -283,7 +288,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 	error = send_first(s);
 	if (error && is_taken_away(s)) {
 		end_connection(s); /* the program has just closed something */
-		ut_go(s, UT_TAKEN_AWAY);
+		ut_go(s, UT_AGAIN);
 		s->due = now;
 	} else if (error) {
 		if (s->parents)
@@ -313,12 +318,8 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 	/* Beyond the file's end the mapping would cause SIGBUS in the program. */
 	if (size == 0 || size > UT_STATUS_BYTES || fstat(s->status_fd.fd, &found) || (uint64_t)found.st_size < size)
 		return ut_is_ours(&s->status_fd) ? -EPROTO : -EBADF;
-	if (protocol < 2 && ut_sends(s) && !s->is_old) {
-		ut_go(s, UT_TOO_OLD);
-		return -EBADF;
-	}
-	if (protocol >= 2 && s->is_old && s->forked_at && s->state == UT_SOCKET) {
-		s->is_old = 0; /* so this connection should have begun with numbers */
+	if (ut_sends(s) ? protocol < 2 : protocol >= 2 && s->is_old && s->forked_at) {
+		s->is_old = protocol < 2; /* so this connection should have begun without, or with, numbers */
 		return -EBADF;
 	}
 	s->is_old = protocol < 2;
@@ -330,7 +331,8 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 static int ring_came(struct ut_session *s, const struct ut_message *message)
 {
 	if (message->error == E2BIG) {
-		ut_go(s, UT_TOO_OLD);
+		s->is_old = 1; /* the registrations fail, too, because of their numbers */
+		ut_go(s, UT_REFUSE);
 		return -EBADF;
 	}
 	if (message->error == ENOMEM && s->settings.ring_bytes > DR_LOW) {
@@ -561,7 +563,7 @@ static int advance(struct ut_session *s)
 static void connect_again(struct ut_session *s, uint64_t now)
 {
 	end_connection(s);
-	ut_go(s, UT_TAKEN_AWAY);
+	ut_go(s, UT_AGAIN);
 	start_connection(s, now);
 }
 
@@ -578,7 +580,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 		ut_go(s, UT_WANTED);
 	}
 	if (!ut_is_connected(s->state)) {
-		if ((s->state == UT_NEW || s->state == UT_OLDER) && now >= s->due)
+		if (s->state == UT_NEW && now >= s->due)
 			start_connection(s, now);
 		return;
 	}
@@ -602,7 +604,7 @@ void ut_step(struct ut_session *s, uint64_t now)
 
 uint64_t ut_step_due(const struct ut_session *s)
 {
-	return s->state == UT_NEW || s->state == UT_WAITING || s->state == UT_OLDER ? s->due : UINT64_MAX;
+	return s->state == UT_NEW || s->state == UT_WAITING ? s->due : UINT64_MAX;
 }
 
 short ut_step_events(const struct ut_session *s)

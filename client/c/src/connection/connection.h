@@ -170,7 +170,7 @@ struct ut_session {
 
 	int is_notified;  /* notify_enablers was sent */
 	uint64_t takes_writers; /* records on the socket may name their writer */
-	int is_old;	/* the daemon takes no numbers of registrations */
+	int is_old;	/* the daemon takes neither the program's ring nor numbers of registrations */
 	uint32_t ring;	  /* outlives a connection. 0: none */
 	uint32_t parents; /* of a child that was never up: its parent's ring, to count in. 0: none */
 	struct dr_consumer taker; /* of UT_SENDS: of the ring */

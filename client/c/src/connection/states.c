@@ -9,12 +9,9 @@ static const struct {
 	{UT_NEW, UT_PLAIN, UT_SOCKET},
 	{UT_WAITING, UT_WANTED, UT_NEW},
 	{UT_FORKED, UT_WANTED, UT_NEW},
-	{UT_OLDER, UT_PLAIN, UT_SOCKET},
 	{UT_OFFERED, UT_READY, UT_UP},
 	{UT_OFFERED, UT_REFUSE, UT_SOCKET},
-	{UT_OFFERED, UT_TOO_OLD, UT_OLDER},
 	{UT_SOCKET, UT_READY, UT_SENDS},
-	{UT_SOCKET, UT_TOO_OLD, UT_OLDER},
 };
 
 enum ut_state ut_next_state(enum ut_state state, enum ut_input input)
@@ -25,7 +22,7 @@ enum ut_state ut_next_state(enum ut_state state, enum ut_input input)
 		return input == UT_CLOSE ? UT_CLOSED : UT_FORKED;
 	if (input == UT_LOST)
 		return UT_WAITING;
-	if (input == UT_TAKEN_AWAY && ut_is_connected(state))
+	if (input == UT_AGAIN && ut_is_connected(state))
 		return UT_NEW;
 	for (unsigned i = 0; i < sizeof(transitions) / sizeof(transitions[0]); i++)
 		if (transitions[i].from == state && transitions[i].input == input)

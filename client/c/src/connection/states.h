@@ -5,14 +5,11 @@
  *                         PLAIN            -> SOCKET
  *     WAITING             WANTED           -> NEW
  *     FORKED              WANTED           -> NEW
- *     OLDER               PLAIN            -> SOCKET
  *     OFFERED             READY            -> UP
  *                         REFUSE           -> SOCKET
- *                         TOO_OLD          -> OLDER
  *     SOCKET              READY            -> SENDS
- *                         TOO_OLD          -> OLDER
  *
- * From those with a connection (OFFERED, SOCKET, UP, SENDS) TAKEN_AWAY leads to NEW. From each state LOST
+ * From those with a connection (OFFERED, SOCKET, UP, SENDS) AGAIN leads to NEW. From each state LOST
  * leads to WAITING, FORK to FORKED, and CLOSE to CLOSED, the final one.
  */
 #ifndef UTRACEFS_STATES_H
@@ -22,7 +19,6 @@ enum ut_state {
 	UT_NEW,	    /* connects with the next step */
 	UT_WAITING, /* until `due`: there was no daemon, or the connection was lost */
 	UT_FORKED,  /* a child's copy: like NEW, as soon as there is a record or a registration */
-	UT_OLDER,   /* like NEW, but the daemon is too old to take the program's ring */
 	UT_OFFERED, /* the daemon has the ring; waits for its answers */
 	UT_SOCKET,  /* waits for answers; the daemon does not read the ring */
 	UT_UP,	    /* each event follows its answer, and the daemon reads the ring */
@@ -35,9 +31,8 @@ enum ut_input {
 	UT_PLAIN, /* connected without a ring for the daemon */
 	UT_READY, /* all answers have come */
 	UT_REFUSE, /* the daemon does not take the ring */
-	UT_TOO_OLD,
 	UT_WANTED,	/* a caller needs the connection, or `due` has come */
-	UT_TAKEN_AWAY,	/* the program has closed a descriptor of the connection */
+	UT_AGAIN,	/* the program has closed a descriptor, or the daemon is of another version */
 	UT_LOST,	/* the connection ended, or connecting failed */
 	UT_FORK,
 	UT_CLOSE
