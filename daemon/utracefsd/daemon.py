@@ -193,6 +193,7 @@ class Daemon:
         known = None if former is None else former.rings
         self.rings = Rings(nr_cpus, self, store, journal, known, stored)
         self.streams.on_lossless = self.rings.look_at_waits
+        self.table.on_off = self.rings.note_off
         # The log begins when all that was taken over is in place; until then nothing may be recorded.
         parts = self.table, self.instances, self.comms, self.rings
         self.state = State(self._folder, *parts, journal.fired, log_file, self._restarts)

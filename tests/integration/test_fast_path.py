@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
@@ -50,6 +52,32 @@ def test_the_daemon_falls_asleep_again(daemon: DaemonProcess, eventually: Callab
             return (cpu_ticks(pid), switches(pid)) == before
 
         eventually(sleeps, "no cpu and no wake-up while nothing happens")
+
+
+def test_memory_is_given_back_when_the_last_consumer_is_detached(daemon: DaemonProcess) -> None:
+    """Nothing else wakes the daemon then."""
+    before = memory_of_rings()
+    with daemon.tree() as tree, Session(daemon.directory) as session:
+        event = session.event("given u64 n")
+        wait_for(lambda: not event)
+        tree.write_file("events/user_events/given/enable", b"1\n")
+        for n in range(20_000):
+            event.emit(n)
+        assert session.flush(60)
+        (ring,) = memory_of_rings().keys() - before.keys()
+        assert memory_of_rings()[ring] > 500_000
+        tree.write_file("events/user_events/given/enable", b"0\n")
+        wait_for(lambda: memory_of_rings()[ring] <= 128 << 10, what=memory_of_rings)
+
+
+def memory_of_rings() -> dict[int, int]:
+    """Bytes of each data ring of this process, by inode."""
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if "utracefs-data-ring" in os.readlink(link):
+                found[link.stat().st_ino] = link.stat().st_blocks * 512
+    return found
 
 
 def switches(pid: int) -> str:

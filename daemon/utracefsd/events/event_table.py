@@ -100,6 +100,8 @@ class EventTable:
         self.on_dynamic_removed: list[Callable[[], None]] = []
         self.check_room: Callable[[int], None] = lambda nr_bytes: None
         """Raises TraceError when the state has no space for so many bytes, for a new event."""
+        self.on_off: Callable[[], None] = lambda: None
+        """The last consumer of an event was detached."""
         self.refused: dict[bytes, bytes] = {}
         """The file refused_events: a line for each command string of the last refused registrations."""
         self.system_sizes: Counter[bytes] = Counter()
@@ -395,6 +397,8 @@ class EventTable:
             self.status_file.set(event.status_index, status)
             if bool(status) != bool(before):
                 self.enablers.write_state(event, bool(status))
+                if not status:
+                    self.on_off()
 
     # Deleting
 

@@ -37,7 +37,7 @@ cdef class DataRing:
     cdef bint has_lost                  # its producer counted losses since this was last set to False
     cdef uint64_t narrow_until          # by Intake.narrow
     # By Intake.skip: where the last skip ended, the tail when it had last moved by much and when that was,
-    # and how many skips are due that give memory back: two after a flood.
+    # and how many skips are due that give memory back: two after a flood, three when no event is on any more.
     cdef uint64_t skipped_to
     cdef uint64_t active_tail
     cdef uint64_t active_ns

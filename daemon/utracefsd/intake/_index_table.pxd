@@ -18,6 +18,7 @@ cdef class IndexTable:
     cdef int emit(self, const uint8_t *data, size_t size, Record *r) noexcept
     cdef int find_writer(self, const uint8_t *record, uint32_t size, Record *r) except -1
     cdef void refuse(self, int error, int64_t write_index) noexcept
+    cdef bint has_on(self) noexcept
     cdef bint has_no_event(self, int64_t write_index) noexcept
     cdef bint count_refusal(self, uint32_t write_index, const uint8_t *why, size_t size) except -1
     cdef int lose(self, uint32_t write_index, uint32_t count, int pid, dict missing) except -1

@@ -122,6 +122,14 @@ cdef class IndexTable:
             self.again_index = write_index
         self.again += 1
 
+    cdef bint has_on(self) noexcept:
+        """Whether a consumer is attached to an event."""
+        cdef Py_ssize_t i
+        for i in range(PyList_GET_SIZE(self.tracepoints)):
+            if (<Tracepoint>PyList_GET_ITEM(self.tracepoints, i)).status:
+                return True
+        return False
+
     cdef bint has_no_event(self, int64_t write_index) noexcept:
         """Whether the registration of this write_index was refused."""
         return 0 <= write_index < PyList_GET_SIZE(self.tracepoints) and (

@@ -20,6 +20,7 @@ Single-threaded, with the GIL.
 """
 
 import errno
+import os
 from collections.abc import Callable
 
 cimport cython
@@ -71,6 +72,8 @@ cdef enum:
     LARGE_BYTES = 2 << 20
     QUIET_BYTES = 512 << 10
     QUIET_NS = 1000000000
+    # A ring of which no event is on keeps no more: header, counters, and 64 KiB of its area.
+    KEPT_BYTES = 128 << 10
     # Checking that known threads are still the peer's reads /proc for each.
     KNOWN_NS = 1000000000
     # Producers get a rate of the TSC again when it changed by more than 1 ppm: 2^11 of some 2^31.
@@ -88,6 +91,7 @@ cdef class Intake:
     give_back: Runs it, perhaps in a thread.
     looked_ns: CLOCK_MONOTONIC of the last take_in: records before it have been taken in.
     clock_jumped: Counter and clock diverged since this was last set to False.
+    has_off: An event was switched off: `take_in` looks for rings without one that is on.
     """
 
     cdef readonly list rings  #: list[DataRing]
@@ -100,6 +104,7 @@ cdef class Intake:
     cdef readonly int nr_narrow     # rings that have less than their size
     cdef bint may_tsc
     cdef public bint clock_jumped
+    cdef public bint has_off
     cdef object give_back
     cdef tsc_clock clock
     cdef uint64_t told_rate         # of the clock, to all rings
@@ -258,6 +263,8 @@ cdef class Intake:
                 sift(heads, 0, live)
             # Also rings without a record now: space that was stepped over goes back to the producer.
             self.is_behind = live > 0 or (is_much and done > 0)
+            if self.has_off:
+                self.empty_unused()
             for i in range(n):
                 ring = <DataRing>PyList_GET_ITEM(self.rings, i)
                 ring.publish()
@@ -295,6 +302,21 @@ cdef class Intake:
                 self.nr_narrow += 1
                 if size < ring.c.ring.size:
                     ring.c.withheld = ring.c.ring.size - size
+
+    cdef int empty_unused(self) except -1:
+        """Let rings whose events are all off give all of their memory back: three skips, from a place in the
+        first half to the second, to the beginning, and over the first half."""
+        cdef DataRing ring
+        self.has_off = False
+        for ring in self.rings:
+            if (
+                ring.c.ring.size >= 2 * DR_LOW
+                and not ring.corrupt
+                and not ring.table.has_on()
+                and os.fstat(ring.fd).st_blocks * 512 > KEPT_BYTES
+            ):
+                ring.nr_due = 3
+        return 0
 
     cdef int skip(self, DataRing ring, uint64_t now) except -1:
         """Let a ring that is empty begin again at its beginning, or, after a flood, give its memory back

@@ -341,6 +341,11 @@ class Rings:
         if self._asleep:
             os.eventfd_write(self._bell, 1)
 
+    def note_off(self) -> None:
+        """An event is off now: rings without one that is on give their memory back."""
+        self.intake.has_off = True
+        self._wake()
+
     def grown(self, ring: DataRing, event_ids: Iterable[int]) -> None:
         """The table of a ring's connection has more events, or for each 0 a number without one."""
         key = self._owned[ring].key

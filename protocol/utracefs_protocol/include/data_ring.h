@@ -64,7 +64,9 @@
  *
  * (Not in the last DR_END bytes.) When a ring has been quiet for a second after a flood, with no more than
  * 512 KiB of records, the daemon skips twice, one of each, and gives the memory of that space back (a hole in
- * the file) before tail follows.
+ * the file) before tail follows. When no event of the ring is on any more, it skips three times, so that also
+ * what short bursts used is given back. A producer that saw its event on reserves before such a skip, which
+ * is then in vain, or behind it.
  *
  * dr_skip_bytes has this as a function of tail alone. Until tail follows, producers have the rest of the
  * area: at least DR_LOW bytes, for some nanoseconds, or until the daemon's next look while a thread of it

@@ -118,6 +118,35 @@ def test_a_flood_gives_its_memory_back(now: int) -> None:
     assert not any(producer.memory[DATA : DATA + ring.size])
 
 
+def test_a_ring_without_an_event_that_is_on_gives_all_back(now: int) -> None:
+    """Wherever its head is, also what short bursts have used, and what comes after it."""
+    world, ring, producer = large(now, 4 * MIB)
+    emitted = 0
+    for burst in 300, 9_000, 70_000, 10:
+        for _ in range(burst):
+            assert producer.emit(0, number(emitted), 1)
+            emitted += 1
+        take_in(world)
+        world.intake.has_off = True
+        take_in(world)
+        assert not world.intake.has_large, "on"
+        before = memory_of(ring)
+        world.seen.tracepoint.detach(world.seen.probe)
+        world.intake.has_off = True
+        take_in(world)
+        assert world.intake.has_large == (before > 128 << 10)
+        assert producer.emit(0, number(0), 1), "by a thread that saw it on; refused"
+        take_in(world)
+        _machine.simulate(now := now + QUIET_NS)
+        while world.intake.has_large:
+            take_in(world)
+        assert memory_of(ring) <= 128 << 10
+        world.seen.tracepoint.attach(world.seen.probe)
+    assert world.seen.numbers() == list(range(emitted))
+    assert producer.u64(HEAD) == producer.u64(TAIL)
+    assert not any(producer.memory[DATA : DATA + ring.size])
+
+
 @pytest.mark.parametrize(("each", "gives_back"), [(4, True), (400, False)])
 def test_a_flood_that_ends_in_few_records(now: int, each: int, gives_back: bool) -> None:
     """There need not be a second without a record."""
