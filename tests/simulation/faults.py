@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import utracefsd.daemon
 from tests.simulation.rings import DataRing
 from tests.simulation.simulate import STEPS, Outcome, play
 from tests.simulation.world import steps_of
 from utracefsd.connections import link
 from utracefsd.connections.acceptor import Acceptor
 from utracefsd.connections.data_connection import DataConnection
-from utracefsd.connections.port import Port
+from utracefsd.connections.port import LAST_REQUESTS_NS, Port
 from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStore
 from utracefsd.consumers.ftrace.event.event_file import EventFile, Part
 from utracefsd.consumers.ftrace.hist.tables import Tables
@@ -40,6 +41,7 @@ from utracefsd.machine.shares import Resource, Shares
 from utracefsd.state import log_file
 from utracefsd.state.folder import BufferFolders, StateFolder
 from utracefsd.state.living import State
+from utracefsd.tree.nodes import OpenText
 
 Fault = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -178,6 +180,15 @@ def lost_samples_are_not_counted(real: Any, event: PerfEvent) -> Any:
 def a_stream_of_pages_that_ends_keeps_its_instance(real: Any, stream: PageStream) -> None: ...
 
 
+@fault(Port, "_note_gone")
+def requests_of_a_child_that_ended_before_are_skipped(
+    real: Any, port: Port, accepted: Any, *args: Any
+) -> None:
+    real(port, accepted, *args)
+    if accepted.gone_ns is not None and port._now_ns() - accepted.gone_ns > LAST_REQUESTS_NS:
+        accepted.connection.pass_over_requests()
+
+
 @fault(IdleEvents, "note")
 def events_that_wait_for_their_programs_make_no_room(real: Any, idle: IdleEvents, event: Any) -> None:
     (idle.forget if event.awaited else lambda event: real(idle, event))(event)
@@ -191,6 +202,21 @@ def an_event_goes_a_second_after_its_last_reference(real: Any, table: EventTable
         del table._to_reap[event]
     real(table)
     table._to_reap |= left
+
+
+@fault(utracefsd.daemon, "EventTable")
+def ids_collide_with_those_of_the_kernel(real: Any, *args: Any, **kwargs: Any) -> EventTable:
+    return EventTable(*args, **kwargs | {"first_id": 20})
+
+
+@fault(OpenText, "_close")
+def a_file_that_was_read_is_taken_for_a_written_one(real: Any, file: OpenText) -> None:
+    if file._node.row.release is not None:
+        file._node.row.release(file._node.context)
+
+
+@fault(DataConnection, "_note_refused")
+def refusals_are_in_no_file(real: Any, *args: Any) -> None: ...
 
 
 @fault(Rings, "_keep")

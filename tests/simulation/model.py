@@ -19,6 +19,7 @@ The words are those of SECURITY.md and docs/:
 
 from __future__ import annotations
 
+import errno
 import itertools
 import re
 from collections import Counter
@@ -46,6 +47,8 @@ PLAIN: dict[str, dict[str, bytes]] = {
 KINDS = RECORDED, FILTERED, LOST = "recorded", "filtered", "lost"
 
 MANY = 1 << 30
+FIRST_ID = 32768
+"""The lowest id of an event: the kernel's have lower ones."""
 MOST_EVENTS = 2
 MOST_FIELDS = 3
 """The fields of each user's events, beyond FREE_FIELDS of each: two wide events have more."""
@@ -202,6 +205,8 @@ class Instance(Part):
         self.on = True
         self.plain = {file: next(iter(values.values())) for file, values in PLAIN.items()}
         self.subbuf_kb = 4
+        self.size: bytes | None = None
+        """As `buffer_size_kb` shows it; None: the next look tells."""
         self.enable: set[str] = set()
         self.filters: dict[str, int] = {}
         """Event: records with a larger k pass."""
@@ -269,10 +274,16 @@ class Instance(Part):
         elif code == 0 or self.spare is not None:
             self.spare, self.spare_exact, self.spare_late = [] if code else None, True, 0
 
+    def set_size(self, kb: int) -> None:
+        """Whole sub-buffers, at least two, without their headers."""
+        payload = 1024 * self.subbuf_kb - 16
+        self.size = b"%d\n" % (max(2, -(-1024 * kb // payload)) * payload // 1024)
+
     def resize(self, kb: int) -> None:
         """Sub-buffers of another size: the buffer begins empty."""
         self.disturbed = True
         if self.subbuf_kb != kb:
+            self.size = None
             self.kept, self.spare, self.subbuf_kb = [], None if self.spare is None else [], kb
 
 
@@ -280,12 +291,17 @@ class Model(Part):
     def __init__(self) -> None:
         self.programs: dict[int, Program] = {}
         self.instances: dict[str, Instance] = {"": Instance()}
+        self.instances[""].set_size(8)
         self.fields: dict[str, str] = {}
         """Events that exist: their fields."""
         self.latest: dict[str, str] = {}
         """Also of events that are gone."""
         self.owners: dict[str, int] = {}
         """The same of their users: each has at most MOST_EVENTS and MOST_FIELDS, root any number."""
+        self.ids: dict[str, int] = {}
+        """The ids of events that a look has seen."""
+        self.refused: dict[str, int] = {}
+        """Errors of registrations, by command, the latest last."""
         self.idle: list[str] = []
         """Events without a program, first those without one for longest."""
         self.released: list[str] = []
@@ -356,8 +372,8 @@ class Model(Part):
         del self.fields[name]
         self.idle = [one for one in self.idle if one != name]
         self.awaited.discard(name)
-        self.emitted.pop(name, None)
-        self.lost_in_rings.pop(name, None)
+        for by_name in (self.ids, self.emitted, self.lost_in_rings):
+            by_name.pop(name, None)
         for counts in (self.counts, self.either):
             for key in [key for key in counts if key[0] == name]:
                 del counts[key]
@@ -403,6 +419,12 @@ class Model(Part):
             self.owners[name] = self.owners[name] if name in self.fields else uid
             self.fields[name] = self.latest[name] = fields
         return is_accepted
+
+    def note_answer(self, command: str, number: int | None) -> None:
+        """The errno that a registration had."""
+        self.refused.pop(command, None)
+        if number is not None:
+            self.refused[command] = number
 
     def have(self, pid: int, index: int, name: str) -> None:
         """A write_index means this event, or none."""
@@ -589,6 +611,7 @@ class Model(Part):
         if not self.record_tgid:
             self.tgids.clear()
         self.awaited = set(self.fields)
+        self.refused.clear()
         self.programs = {pid: program for pid, program in self.programs.items() if pid in living | stored}
         for pid, program in self.programs.items():
             waits = pid in living or program.is_stranger
@@ -636,6 +659,15 @@ class Model(Part):
         if self.tgids - tgids:
             raise Wrong(f"saved_tgids lacks {sorted(self.tgids - tgids)}")
         self.tgids = tgids
+        refused = re.findall(
+            r" declares .(.*?)., but .*\((\w+)\)$", texts["refused_events"].decode(), re.MULTILINE
+        )
+        expect("refused_events", refused, [(one, errno.errorcode[n]) for one, n in self.refused.items()])
+        ids = {event: int(texts[f"events/user_events/{event}/id"]) for event in self.fields}
+        if min(ids.values(), default=FIRST_ID) < FIRST_ID or len(set(ids.values())) < len(ids):
+            raise Wrong(f"ids are {ids}")
+        expect("ids of events that were seen before", ids | self.ids, ids)
+        self.ids = ids
         for event in self.fields:
             self._check_conservation(event, texts[f"events/user_events/{event}/stats"].decode())
         if is_all:
@@ -647,6 +679,7 @@ class Model(Part):
         names = listed_events(texts)
         self.fields = {name: self.latest[name] for name in names}
         self.awaited = set(names)
+        self.ids.clear()
         self.record_tgid = texts["options/record-tgid"] == b"1\n"
         self.tgids = set()
         for name in names:  # stored rings were taken in under these settings
@@ -659,7 +692,7 @@ class Model(Part):
         self.instances = {name: self.instances.get(name) or Instance() for name in sorted(found)}
         for at, i in self.instances.items():
             place = f"instances/{at}/" if at else ""
-            i.exact = i.spare_exact = False
+            i.exact, i.spare_exact, i.size = False, False, None
             i.on = texts[place + "tracing_on"] == b"1\n"
             i.plain = {file: texts[place + file] for file in PLAIN}
             i.subbuf_kb = int(texts[place + "buffer_subbuf_size_kb"])
@@ -684,6 +717,9 @@ class Model(Part):
         expect(at + "tracing_on", texts[at + "tracing_on"], b"%d\n" % i.on)
         for file, text in i.plain.items():
             expect(at + file, texts[at + file], text)
+        if i.size is not None and BUFFERS not in self.loose:
+            expect(at + "buffer_size_kb", texts[at + "buffer_size_kb"], i.size)
+        i.size = texts[at + "buffer_size_kb"]
         expect(at + "sub-buffer", texts[at + "buffer_subbuf_size_kb"], b"%d\n" % i.subbuf_kb)
         for name in self.fields:
             file = f"{at}events/user_events/{name}/"

@@ -82,6 +82,9 @@ SEC = 1_000_000_000
 MOST_MODELS = 32
 COLLECT_EVERY = 4
 """Orderly ends until garbage is collected, which takes as long as a start."""
+KINDS = ("stream", "perf", "count", "freq", "plugin", "pages")
+"""Kinds of consumers."""
+CONSUMED = ("trace_pipe", "trace_pipe_raw", "snapshot_raw")
 GRAVE = "utracefs-grave"
 MUCH = 160_000
 """Bytes in a socket."""
@@ -104,7 +107,7 @@ _BY_WEIGHT = {
     3: "hist pipe kill torn flood corrupt renew scarce",
     2: "traceoff mkdir snapshot size tgid stall storm vanish restart detach manager fall starve"
     " half crowd leave",
-    1: "snapper rmdir clear nonsense delete",
+    1: "snapper rmdir clear nonsense delete grep hurry",
 }
 WEIGHTS = {name: weight for weight, names in _BY_WEIGHT.items() for name in names.split()}
 """How often each step comes."""
@@ -159,6 +162,8 @@ class World:
         self.crowd: list[Answers] = []
         """Connections that ask nothing."""
         self._limit = 0
+        self._given: Counter[int] = Counter()
+        """By user: rings that this daemon has from the store."""
         self.rings: dict[str, Program] = {}
         """By their name in the store: also those of programs that have ended."""
         self.disk = Disk(self.reached)
@@ -384,7 +389,8 @@ class World:
     def _succeed(self) -> None:
         """The next daemon."""
         self._start()
-        stored = {program.pid for name, program in self.rings.items() if name in self.store.kept}
+        kept = [program for name, program in self.rings.items() if name in self.store.kept]
+        stored, self._given = {program.pid for program in kept}, Counter(program.uid for program in kept)
         self.reached["a stored ring is taken over"] += bool(stored)
         self.models = [other for model in self.models for other in model.with_older_tables(stored)]
         self.each(lambda m: m.restart({program.pid for program in self.programs}, stored))
@@ -582,23 +588,29 @@ class World:
         return result if result is not None else True
 
     def _read_files(self, paths: list[str]) -> Texts:
-        """All of them by one packet."""
+        found: Texts = {}
+        for path, (error, result) in zip(
+            paths, self._ask_all([("read_file", path) for path in paths]), strict=True
+        ):
+            expect(f"{path}: error", error, None)
+            found[path] = result
+            self._note(f"  {path}: {result!r}")
+        return found
+
+    def _ask_all(self, requests: list[tuple[Any, ...]]) -> list[tuple[Any, Any]]:
+        """The administrator's, by one packet: (error, result) of each."""
         admin = self.admin
         assert admin is not None
-        requests = {admin.msgid + 1 + i: path for i, path in enumerate(paths)}
-        admin.send(b"".join(admin.request("read_file", path) for path in paths))
-        found: Texts = {}
-        while requests:
+        first = admin.msgid + 1
+        admin.send(b"".join(admin.request(*request) for request in requests))
+        found: dict[int, tuple[Any, Any]] = {}
+        while len(found) < len(requests):
             before = admin.received
             self._pump()
-            for msgid, (error, result) in admin.read_all().items():
-                path = requests.pop(msgid)
-                expect(f"{path}: error", error, None)
-                found[path] = result
-                self._note(f"  {path}: {result!r}")
+            found |= admin.read_all()
             if admin.received == before:
-                raise Wrong(f"{list(requests.values())[:3]} are not answered")
-        return found
+                raise Wrong(f"{len(requests) - len(found)} of {requests[:3]} are not answered")
+        return [found[first + i] for i in range(len(requests))]
 
     def _write_file(
         self, path: str, text: str, after: Callable[[Model], object], truncate: bool = True
@@ -636,12 +648,12 @@ class World:
         texts["instances"] = " ".join(sorted(there)).encode()
         texts["available_events"] = self._tree("read_file", "available_events")
         events = listed_events(texts)
-        wanted += ["saved_tgids", "options/record-tgid"]
-        wanted += [f"events/user_events/{event}/stats" for event in events]
+        wanted += ["saved_tgids", "options/record-tgid", "refused_events"]
+        wanted += [f"events/user_events/{event}/{file}" for event in events for file in ("id", "stats")]
         names = sorted((every & there) | {""})
         for name in names if is_all else [names[which % len(names)]]:
             at = f"instances/{name}/" if name else ""
-            paths = ["tracing_on", *PLAIN, "buffer_subbuf_size_kb", "trace", "snapshot"]
+            paths = ["tracing_on", *PLAIN, "buffer_size_kb", "buffer_subbuf_size_kb", "trace", "snapshot"]
             paths += [f"per_cpu/cpu{cpu}/stats" for cpu in range(CPUS)]
             for event in events:
                 files = ["enable", "filter", "trigger", "hist"]
@@ -669,6 +681,10 @@ class World:
             kept = self.store.kept.keys() - {str(program.ring_name) for program in self.programs}
             if kept:
                 raise Wrong(f"the store keeps {sorted(kept)} of programs that have ended")
+        held = Counter(program.uid for name, program in self.rings.items() if name in self.store.kept)
+        for uid in held.keys() - {0}:
+            if held[uid] > max((self.store.limit + 1) // 2, self._given[uid]):
+                raise Wrong(f"user {uid} has {held[uid]} of {self.store.limit} places in the store")
         if self.store.limit and not self.store.kept and any(p.connected and p.ring for p in self.programs):
             raise Wrong("no ring is stored")
         if len(right) == 1 and is_all:
@@ -701,11 +717,13 @@ class World:
     def _program(self, user: int, *_: int) -> None:
         if len(self.programs) == MOST_PROGRAMS:
             return
-        uid = USERS[user % len(USERS)]
+        self._open(self._begin(USERS[user % len(USERS)]))
+
+    def _begin(self, uid: int) -> Program:
         program = Program(self.machine.start(uid), uid)
         self.programs.append(program)
         self.each(lambda m: m.programs.setdefault(program.pid, ModelProgram(uid)))
-        self._open(program)
+        return program
 
     def _open(self, program: Program) -> bool:
         is_full = self._connect_program(program)
@@ -778,6 +796,7 @@ class World:
         )
         if is_full:
             expect("error of too many registrations", error and error[0], errno.EMFILE)
+        self._note_answer(program, command, error)
         if error is None:
             if command not in program.commands:
                 program.commands.append(command)
@@ -793,6 +812,10 @@ class World:
             f"{command} is refused: {error}",
         )
         return False
+
+    def _note_answer(self, program: Program, command: str, error: Any) -> None:
+        if error is None or error[0] != "ended":
+            self.each(lambda m: m.note_answer(command, error and error[0]))
 
     def _has_too_many(self, program: Program, index: int) -> bool:
         """Whether its user's share refuses this registration; it is counted, whatever else becomes of it."""
@@ -852,6 +875,42 @@ class World:
                 program.map_status()
             else:
                 self._abandon(program)
+
+    def _hurry(self, user: int, event: int, number: int, *_: int) -> None:
+        """A program registers, emits and ends, and a daemon two seconds behind sees its end first."""
+        self._gather()
+        self.machine.pass_time(GRACE_NS)
+        self._pump()
+        name = self._event_in(event)
+        if name is None or len(self.models) > 1 or self.disk.planned or len(self.programs) == MOST_PROGRAMS:
+            return
+        program = self._begin(USERS[user % len(USERS)])
+        if not self.models[0].status(name) or not self._open(program) or self._has_too_many(program, 0):
+            return
+        for one in self.programs:
+            self._go_on(one)
+        fields, answers = self.models[0].fields[name], program.answers
+        answers.send(
+            answers.request("DIAG_IOCQLOCOFFSET"), [self._grave]
+        )  # (a read ends behind a descriptor)
+        answers.send(answers.request("DIAG_IOCSREG", {"name_args": f"{name} {fields}"}))
+        self.numbers += 1
+        record = Record(
+            *(self.numbers, name, number % 5, self.machine.cpu, self.machine.now, program.pid),
+            valid=True,
+            in_ring=False,
+            index=0,
+        )
+        data = payload(f"{name} {fields}", record.n, record.k, valid=True)
+        answers.send(msgpack.packb(bytes(4) + data))
+        self._end_process(program)
+        self.machine.set_time(tick_ns=SEC // 2)
+        self._pump(stalled=True)
+        self.each(lambda m: m.register(program.pid, name, fields))
+        self.each(lambda m: m.emit(program.pid, record, ring=False))
+        self.each(partial(self._gone, program.pid))
+        self.machine.pass_time(0)
+        self._pump()
 
     def _unborn(self, user: int, event: int, number: int) -> Program:
         """Without a connection."""
@@ -1178,7 +1237,7 @@ class World:
         if not any(name in m.instances for m in self.models) and self._tree(
             "mkdir", f"instances/{name}", after=lambda m: m.instances.__setitem__(name, Instance())
         ):
-            self._tree("write_file", f"instances/{name}/buffer_size_kb", b"8", True)
+            self._set_size(name, 8)
 
     def _rmdir(self, which: int, *_: int) -> None:
         name = INSTANCES[1 + which % 2]
@@ -1191,6 +1250,28 @@ class World:
     def _snapshot(self, where: int | str, what: int, *_: int) -> None:
         code = (1, 1, 0, 2)[what % 4]
         self._change(where, "snapshot", str(code), lambda i: i.snapshot(code))
+
+    def _grep(self, where: int, *_: int) -> None:
+        """Each file of an instance is opened for reading, read and closed: that changes nothing. (But for the
+        files that are read to take records out.)"""
+        at = self._place(where)[1]
+        self._tree("read_file", at + "trace")
+        files: list[str] = []
+        folders = [at]
+        while folders:
+            listed = self._ask_all([("list_dir", folder.rstrip("/")) for folder in folders])
+            entries = [
+                (folder + entry.decode(), kind)
+                for folder, (_, found) in zip(folders, listed, strict=True)
+                for entry, kind in found
+            ]
+            files += [path for path, kind in entries if kind == b"f" and not path.endswith(CONSUMED)]
+            folders = [path + "/" for path, kind in entries if kind == b"d" and path != "instances"]
+        opened = self._ask_all([("open", path, os.O_RDONLY | os.O_NONBLOCK) for path in files])
+        handles = [handle for error, handle in opened if error is None]
+        self._ask_all([("read", handle, 4096) for handle in handles])
+        self._ask_all([("close", handle) for handle in handles])
+        self.reached["files read as by grep"] += len(handles)
 
     def _pipe(self, where: int, size: int, *_: int) -> None:
         """Consume some records: those are gone from the buffer."""
@@ -1210,11 +1291,16 @@ class World:
             kb = 4 + 4 * (size % 3 > 0)
             self._change(where, "buffer_subbuf_size_kb", str(kb), lambda i: i.resize(kb))
             return
-        inst, at = self._place(where)
+        inst = self._place(where)[0]
         for m in self.models:
             m.instances[inst].exact = m.instances[inst].spare_exact = False
             m.instances[inst].disturbed = True
-        self._tree("write_file", at + "buffer_size_kb", b"%d" % (8 + 4 * (size % 3)), True)
+        self._set_size(inst, 8 + 4 * (size % 3))
+
+    def _set_size(self, instance: str, kb: int) -> None:
+        for m in self.models:  # a kill may come between two cpus
+            m.instances[instance].size = None
+        self._change(instance, "buffer_size_kb", str(kb), lambda i: i.set_size(kb))
 
     def _time(self, how: int, *_: int) -> None:
         """A pause, a jump."""
@@ -1237,7 +1323,7 @@ class World:
 
     def _manager(self, limit: int, *_: int) -> None:
         """The service manager keeps so many rings of the next daemons."""
-        self._limit = (0, 1, 3, 8)[limit % 4]
+        self._limit = (0, 1, 3, (8, 2)[limit // 4 % 2])[limit % 4]
 
     def _fall(self, which: int, *_: int) -> None:
         """A kill, and programs end with the daemon."""
@@ -1544,7 +1630,7 @@ class World:
 
     # Consumers
 
-    def _attach(self, event: int, kind: int, which: int, where: int = 0) -> None:
+    def _attach(self, event: int, kind: int, which: int, where: int | str = 0) -> None:
         """A stream or a perf event of one event, or a stream of an instance's pages, by a program of its
         own."""
         name, program = self._event_in(event), self._pick(which)
@@ -1555,8 +1641,7 @@ class World:
         self._gather()
         self.numbers += 1
         answers = self._connect(self._root, to_tree=True)
-        kinds = ("stream", "perf", "count", "freq", "plugin", "pages")
-        made = Consumer(kinds[kind % len(kinds)], self.numbers, answers)
+        made = Consumer(KINDS[kind % len(KINDS)], self.numbers, answers)
         full_name = f"user_events:{name}"
         if made.kind == "plugin" and any(c.kind == "plugin" and c.name == name for c in self.consumers):
             answers.close()
@@ -1717,8 +1802,11 @@ class World:
             self._check_consumer(consumer)
         elif how % 2:
             self._ask(consumer.answers, "close", consumer.handle)
+        instance = self.models[-1].readers[consumer.key].instance
         self._drop(consumer)
         self._pump_to(after)
+        if instance is not None:  # its pages are free
+            self._attach(0, KINDS.index("pages"), 0, instance)
 
     def _flood(self, which: int, of: int, number: int, how: int) -> None:
         """More than the ring of a consumer holds."""
@@ -1762,6 +1850,7 @@ class World:
         error, _ = self._ask(program.answers, "DIAG_IOCSREG", asked, fds=[words.fd])
         wanted = errno.EMFILE if has_too_many else errno.ENOMEM if is_full else None
         expect("error of a word", error and error[0], wanted)
+        self._note_answer(program, command, error)
         if error is None:
             words.registered.add(place)
             self.reached["enable word"] += 1
@@ -1876,10 +1965,15 @@ def _adopts(pid: int, early: bool, answer: Any, m: Model) -> bool:
 
 def _registers(pid: int, index: int, command: str, refused: Any, answer: Any, m: Model) -> bool:
     """False: this world gives another answer. Without one it decides. refused: the answer that must come."""
+    is_answered = answer is not None
     answer = answer or refused
     name, fields = command.split(" ", 1)
     if answer is None or answer[0] is None:
-        return m.register(pid, name, fields, index) or answer is None
+        has_others = m.fields.get(name, fields) != fields
+        is_accepted = m.register(pid, name, fields, index)
+        m.note_answer(command, None if is_accepted else errno.EADDRINUSE if has_others else errno.EMFILE)
+        return is_accepted or not is_answered
+    m.note_answer(command, answer[0][0])
     if refused is not None:
         m.programs[pid].waits_no_more = True
         return True
