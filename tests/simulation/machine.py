@@ -186,6 +186,8 @@ class Machine:
         self.now = 1_000_000_000_000
         self.cpu = 0
         """On which the daemon runs."""
+        self.moves = 0
+        """Jumps of the clock of a millisecond and more."""
         self.processes: dict[int, tuple[int, int]] = {}
         """By pid: user, start time."""
         self.owner_of: dict[int, tuple[int, int]] = {}
@@ -203,6 +205,7 @@ class Machine:
         _machine.simulate(self.now, tick_ns, self.cpu)
 
     def pass_time(self, ns: int) -> None:
+        self.moves += ns >= 1_000_000
         self.now = max(self.now, _machine.monotonic_ns()) + ns
         self.set_time()
 

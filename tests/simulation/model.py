@@ -20,6 +20,7 @@ The words are those of SECURITY.md and docs/:
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import re
 from collections import Counter
@@ -54,9 +55,10 @@ MOST_FIELDS = 3
 """The fields of each user's events, beyond FREE_FIELDS of each: two wide events have more."""
 FREE_FIELDS = 8
 
-LINE = (
-    rb"^.{16}-\d+(?: +\([\d -]+\))? +\[(\d+)\]"
-    rb" .{5} +(\d+)\.(\d+): (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)"
+_BEGIN = rb"^.{16}-\d+(?: +\([\d -]+\))? +\[(\d+)\]"
+ANY_LINE = re.compile(_BEGIN, re.MULTILINE)
+LINE = re.compile(
+    _BEGIN + rb" .{5} +(\d+)\.(\d+): (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)", re.MULTILINE
 )
 """A line of `trace`: cpu, seconds, microseconds, event, n, k."""
 
@@ -432,17 +434,19 @@ class Model(Part):
         events += [""] * (index - len(events))
         events[index : index + 1] = [name]
 
-    def emit(self, pid: int, record: Record, *, ring: bool, waits: bool = False) -> None:
-        self.known[record.n] = record
+    def emit(self, pid: int, records: list[Record], *, ring: bool, waits: bool = False) -> None:
+        """Into its ring, or in one packet over its socket. waits: behind rings that may come back."""
+        self.known.update((record.n, record) for record in records)
         program = self.programs[pid]
         if ring:
             assert program.ring is not None
-            program.ring.append(record)
+            program.ring += records
         elif waits:
-            program.waiting.append(record)
+            program.waiting += records
         else:
             self.take_in()
-            self._take(record)
+            for record in records:
+                self._take(record)
 
     def take_in(self) -> None:
         """All rings, oldest record first, then what came over sockets."""
@@ -774,10 +778,7 @@ class Model(Part):
         self, at: str, text: bytes, kept: list[Record], exact: bool, entries: list[int] | None
     ) -> None:
         """Each cpu shows the latest records of each program, each once and in order."""
-        found = [
-            (int(cpu), int(s) * 10**6 + int(us), name.decode(), int(n), int(k))
-            for cpu, s, us, name, n, k in re.findall(LINE, text, re.MULTILINE)
-        ]
+        lines, found = _lines_of(text)
         shown: dict[tuple[int, int], list[int]] = {}
         for cpu, us, name, n, k in found:
             r = self.known.get(n)
@@ -795,13 +796,6 @@ class Model(Part):
             if not _is_end(all_of_them, numbers, has_gap=not exact):
                 raise Wrong(f"{at}: of (pid, cpu) {source} {numbers}, must be the end of {all_of_them}")
         if entries is not None:
-            lines = len(
-                [
-                    line
-                    for line in text.splitlines()
-                    if re.match(rb"^.{16}-\d+(?: +\([\d -]+\))? +\[\d+\]", line)
-                ]
-            )
             expect(f"{at}: lines", lines, sum(entries))
             if exact:
                 for cpu in (0, 1):
@@ -845,6 +839,16 @@ def _numbers_of(stats: str) -> tuple[int, int, dict[str, list[int]]]:
         int(lost[1]) if lost else 0,
         {consumer: list(map(int, numbers)) for consumer, *numbers in rows},
     )
+
+
+@functools.lru_cache(16)
+def _lines_of(text: bytes) -> tuple[int, list[tuple[int, int, str, int, int]]]:
+    """Of a trace, once for all models: how many lines have records; (cpu, us, event, n, k) of known events."""
+    found = [
+        (int(cpu), int(s) * 10**6 + int(us), name.decode(), int(n), int(k))
+        for cpu, s, us, name, n, k in LINE.findall(text)
+    ]
+    return len(ANY_LINE.findall(text)), found
 
 
 def consumer_of(instance: str) -> str:

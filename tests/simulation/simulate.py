@@ -1,6 +1,8 @@
 """Runs seeds, shrinks what fails, and prints it as a test: `make simulate SECONDS=60 SEED=1`.
 
-python -m tests.simulation.simulate [--seed N] [--seconds S] [--steps N]
+python -m tests.simulation.simulate [--seed N] [--seconds S] [--steps N] [--go-on]
+
+An input is a request, a record, a connection, or a move of the clock; reads of looks are none.
 """
 
 from __future__ import annotations
@@ -88,9 +90,10 @@ def main() -> int:
     parser.add_argument("--only", action="store_true", help="this seed alone")
     parser.add_argument("--journal", action="store_true", help="print it")
     parser.add_argument("--clients", action="store_true", help="programs are C clients")
+    parser.add_argument("--go-on", action="store_true", help="report failures as they are, and continue")
     chosen = parser.parse_args()
     make, make_steps = (clients.world, clients.steps_of) if chosen.clients else (world, steps_of)
-    began, seed, done = time.monotonic(), chosen.seed, 0
+    began, seed, done, failures = time.monotonic(), chosen.seed, 0, 0
     reached: Counter[str] = Counter()
     while True:
         steps = make_steps(seed, chosen.steps)
@@ -99,11 +102,13 @@ def main() -> int:
         reached += outcome.reached
         if outcome.failure:
             print(f"seed {seed}: {outcome.failure}\n{outcome.trace}", flush=True)
+            failures += 1
+        if outcome.failure and not chosen.go_on:
             shortest = shrink(steps, outcome, make)
             outcome = play(shortest, make)
         if chosen.journal:
             print(outcome.journal)
-        if outcome.failure:
+        if outcome.failure and not chosen.go_on:
             print(as_test(seed, shortest, outcome))
             return 1
         if chosen.only or time.monotonic() - began > chosen.seconds:
@@ -111,8 +116,10 @@ def main() -> int:
         seed += 1
     for name, number in sorted(reached.items()):
         print(f"{number:8} {name}")
-    print(f"seeds {chosen.seed} to {seed}, {done / (time.monotonic() - began):.0f} steps/s")
-    return 0
+    took = time.monotonic() - began
+    inputs = reached["inputs"]
+    print(f"seeds {chosen.seed} to {seed}, {done / took:.0f} steps/s, {inputs / took:.0f} inputs/s")
+    return int(failures > 0)
 
 
 if __name__ == "__main__":

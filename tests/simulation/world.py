@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import gc
 import logging
 import os
@@ -80,6 +81,8 @@ MOST_PROGRAMS = 5
 MOST_CONSUMERS = 3
 SEC = 1_000_000_000
 MOST_MODELS = 32
+MOST_GRAVES = 500
+"""Descriptors of dead daemons until garbage is collected."""
 COLLECT_EVERY = 4
 """Orderly ends until garbage is collected, which takes as long as a start."""
 KINDS = ("stream", "perf", "count", "freq", "plugin", "pages")
@@ -202,6 +205,7 @@ class World:
     def run(self, steps: Iterable[Step]) -> None:
         with self.machine.installed(), self.disk.installed(), self._logged():
             gc.freeze()
+            gc.disable()
             try:
                 self._start()
                 for step in steps:
@@ -211,8 +215,10 @@ class World:
                 self.step(("look",))
                 self._end()
             finally:
+                self.reached["inputs"] += self.machine.moves
                 self._bury()
                 gc.unfreeze()
+                gc.enable()
 
     @contextlib.contextmanager
     def _logged(self) -> Iterator[None]:
@@ -415,9 +421,11 @@ class World:
     def _bury_descriptors(self) -> None:
         """As the kernel does with a killed process. The objects of the dead daemon still have their
         numbers, so each becomes an empty file that they may close."""
-        keep = self._kept()
-        for fd in descriptors() - keep:
+        found = descriptors() - self._kept()
+        for fd in found:
             os.dup2(self._grave, fd)
+        if len(found) > MOST_GRAVES:
+            gc.collect()
 
     def _kept(self) -> set[int]:
         admin = set() if self.admin is None else self.admin.descriptors()
@@ -491,10 +499,10 @@ class World:
                 for accepted in port.ready():
                     busy = True
                     port.pump(accepted)
-                    daemon.hand_on()
+                daemon.hand_on()  # also without any: a connection was accepted
             if daemon.rings.round():
                 busy = True
-            daemon.hand_on()
+                daemon.hand_on()
             due = daemon.next_deadline_ns()
             if due is not None and due <= monotonic_ns():
                 was_gathering = daemon.gathering
@@ -516,6 +524,7 @@ class World:
     def _connect(self, pid: int, uid: int = 0, *, to_tree: bool = False) -> Answers:
         ours, theirs = socket.socketpair()
         self.machine.owner_of[ours.fileno()] = pid, uid
+        self.reached["inputs"] += 1
         self.listeners[to_tree].arrive(ours)
         return Answers(theirs)
 
@@ -531,6 +540,7 @@ class World:
         """(error, result) of a request; `cut`: its bytes come in two pieces. after: the change, if it
         succeeds; False: that world would have refused it."""
         data = answers.request(method, *params)
+        self.reached["inputs"] += 1
         self._asked = answers
         if after is not None:
             self._after = after = partial(_and_forget, after)
@@ -624,14 +634,18 @@ class World:
         if len(self.models) > 1 or self._live.gathering:
             return
         model = self.models[0]
+        status = functools.cache(model.status)
         for program in self.programs:
             if program.has_socket:
                 for index, name in enumerate(model.programs[program.pid].events):
-                    expect(f"status byte of {name}", program.status_of(index), model.status(name))
+                    if program.status_of(index) != status(name):
+                        raise Wrong(
+                            f"status byte of {name} is {program.status_of(index)}, not {status(name)}"
+                        )
                 words = program.words
                 if words.registered:
                     asked = {place: words.wanted[place] for place in sorted(words.registered)}
-                    bits = {place: 1 << bit for place, (name, bit) in asked.items() if model.status(name)}
+                    bits = {place: 1 << bit for place, (name, bit) in asked.items() if status(name)}
                     expect("enable words", words.bits(), bits)
 
     def _look(self, which: int = 0, *_: int) -> None:
@@ -907,7 +921,7 @@ class World:
         self.machine.set_time(tick_ns=SEC // 2)
         self._pump(stalled=True)
         self.each(lambda m: m.register(program.pid, name, fields))
-        self.each(lambda m: m.emit(program.pid, record, ring=False))
+        self.each(lambda m: m.emit(program.pid, [record], ring=False))
         self.each(partial(self._gone, program.pid))
         self.machine.pass_time(0)
         self._pump()
@@ -963,6 +977,7 @@ class World:
                 _registers, pid, index, command, ([errno.EMFILE], None) if full[index] else None
             )
             stages.append((answers.msgid, registers))
+        self.reached["inputs"] += len(stages)
         if ends:
             stages.append((0, lambda _, m: self._gone(pid, m)))
         answers.send(data, fds)
@@ -1071,34 +1086,25 @@ class World:
         text: bytes = b"ab",
         stops: int = 0,
     ) -> None:
+        in_ring = program.ring is not None and how % 8 > 1
+        cpu, name = how % CPUS if in_ring else self.machine.cpu, command.split()[0]
+        packet, sent = b"", list[Record]()
         for i in range(1 + number % 8):
             self.numbers += 1
+            self.reached["inputs"] += 1
             self.machine.pass_time(100)
-            n, k, cpu = self.numbers, (number >> 3) % 5, how % CPUS
+            n, k, now = self.numbers, (number >> 3) % 5, self.machine.now
             valid = TEXT not in command or (number + i) % 16 > 0
-            in_ring = program.ring is not None and how % 8 > 1
-            record = Record(
-                *(n, command.split()[0], k, cpu if in_ring else self.machine.cpu),
-                *(self.machine.now, program.pid),
-                valid=valid,
-                in_ring=in_ring,
-                index=index,
-            )
+            record = Record(n, name, k, cpu, now, program.pid, valid=valid, in_ring=in_ring, index=index)
             data = payload(command, n, k, valid=valid, text=text)
-            if not in_ring and self._live.gathering:
-                if not program.has_socket or any(map(self._waits, self.programs)):
-                    return  # one waits at a time, since the order of two is not known
-                self.reached["a record over the socket waits"] += 1
-                program.answers.send(msgpack.packb(index.to_bytes(4, "little") + data))
-                self.each(partial(_emit, program.pid, record, ring=False, waits=True))
-                self._pump()
-            elif not in_ring:
-                program.answers.send(msgpack.packb(index.to_bytes(4, "little") + data))
-                self._pump_to(partial(_emit, program.pid, record, ring=False))
+            if not in_ring:
+                packet += msgpack.packb(index.to_bytes(4, "little") + data)
+                sent.append(record)
             elif program.ring is not None and program.ring.write(
-                index, data, self.machine.now, program.pid, cpu, stops=stops
+                index, data, now, program.pid, cpu, stops=stops
             ):
-                self.each(partial(_emit, program.pid, record, ring=True))
+                for m in self.models:
+                    m.emit(program.pid, [record], ring=True)
                 if stops:
                     self._learn_of(program, stopped=-n if stops == 2 else n)
             else:
@@ -1107,6 +1113,17 @@ class World:
                 for m in self.models:
                     m.programs[program.pid].lost[index] += 1
                 self.reached["data ring full"] += 1
+        if in_ring:
+            return
+        if not self._live.gathering:
+            program.answers.send(packet)
+            self._pump_to(lambda m: m.emit(program.pid, sent, ring=False))
+        elif program.has_socket and not any(map(self._waits, self.programs)):
+            # One program's wait at a time, since the order of two is not known.
+            self.reached["a record over the socket waits"] += 1
+            program.answers.send(packet)
+            self.each(lambda m: m.emit(program.pid, sent, ring=False, waits=True))
+            self._pump()
 
     def _glut(self, which: int, event: int, number: int, how: int) -> None:
         """More than its data ring holds, and then perhaps the end of the daemon, or of the program."""
@@ -1417,11 +1434,7 @@ class World:
         self.machine.set_time(tick_ns=2_000_000)
         self.reached["an end with full sockets"] += 1
 
-        def taken_in(model: Model) -> None:
-            for record in records:
-                model.emit(program.pid, record, ring=False)
-
-        return taken_in
+        return lambda m: m.emit(program.pid, records, ring=False)
 
     def _look_at_descriptors(self) -> None:
         """A process would end here: objects in cycles close what they own, and nothing is left."""
@@ -2015,10 +2028,6 @@ def _changed(
 
 def _different(models: list[Model]) -> list[Model]:
     return [model for i, model in enumerate(models) if model not in models[i + 1 :]]
-
-
-def _emit(pid: int, record: Record, model: Model, *, ring: bool, waits: bool = False) -> None:
-    model.emit(pid, record, ring=ring, waits=waits)
 
 
 @contextlib.contextmanager
