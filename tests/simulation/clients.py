@@ -20,7 +20,6 @@ import functools
 import mmap
 import os
 import random
-import re
 import select
 import signal
 import socket
@@ -62,7 +61,7 @@ _REPLY = struct.Struct("<IiII2Q8Q")
 DONE, WAITS, WAITS_ON, STOPPED, CONNECTS = range(5)
 HAS_THREAD, THREAD_IS_STOPPED, MAIN_IS_STOPPED, ALL_IS_SENT = 1, 2, 4, 8
 FOREVER = (1 << 64) - 1
-(NONE, NEW, WAITING, FORKED, OLDER, OFFERED, SOCKET, UP, SENDS, CLOSED) = range(10)
+(NONE, NEW, WAITING, FORKED, OFFERED, SOCKET, UP, SENDS, CLOSED) = range(9)
 """The states of a program's session, as in states.h."""
 
 AT_REST = {FORKED: 0x40, UP: 1}
@@ -615,7 +614,7 @@ class ClientWorld(World):
         text = self._tree("read_file", "trace")
         self._tree("write_file", "trace", b"", True)
         numbers = []
-        for _, _, _, name, n, _ in re.findall(LINE, text, re.MULTILINE):
+        for _, _, _, name, n, _ in LINE.findall(text):
             self._see(int(n), name.decode())
             numbers.append(int(n))
         self._note(f"  looked: {numbers}")

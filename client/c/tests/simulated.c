@@ -86,7 +86,7 @@ struct parked {
 	struct parked *outer;
 };
 
-int __real_poll(struct pollfd *polled, nfds_t count, int timeout_ms);
+int __real_ppoll(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *);
 int __real_connect(int fd, const struct sockaddr *address, socklen_t size);
 ssize_t __real_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t __real_recvmsg(int fd, struct msghdr *message, int flags);
@@ -193,7 +193,7 @@ static int is_over(const struct parked *wait)
 {
 	switch (wait->kind) {
 	case POLLS:
-		if (__real_poll(wait->polled, wait->count, 0) > 0)
+		if (poll(wait->polled, wait->count, 0) > 0)
 			return 1;
 		break;
 	case WAITS_FOR_WORD:
@@ -331,21 +331,20 @@ int __wrap_close(int fd)
 	return __real_close(fd);
 }
 
-int __wrap_poll(struct pollfd *polled, nfds_t count, int timeout_ms)
-{
-	struct parked wait = {.kind = POLLS, .polled = polled, .count = count, .until = FOREVER};
-
-	if (timeout_ms == 0)
-		return __real_poll(polled, count, 0);
-	if (timeout_ms > 0)
-		wait.until = now() + (uint64_t)timeout_ms * 1000000u;
-	park(&wait);
-	return __real_poll(polled, count, 0);
-}
-
 static uint64_t until_of(const struct timespec *time)
 {
 	return now() + (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
+}
+
+int __wrap_ppoll(struct pollfd *polled, nfds_t count, const struct timespec *time, const sigset_t *mask)
+{
+	struct parked wait = {.kind = POLLS, .polled = polled, .count = count, .until = FOREVER};
+
+	if (time)
+		wait.until = until_of(time);
+	if (wait.until > now())
+		park(&wait);
+	return __real_ppoll(polled, count, &(struct timespec){0}, mask);
 }
 
 static long wait_for_word(uint32_t *word, uint32_t seen, const struct timespec *time)
