@@ -1,4 +1,4 @@
-"""Locates the bytes of a field in an entry, for all compiled readers of records.
+"""Locates the bytes of a field in an entry, and makes values of them, for all compiled readers of records.
 
 Entries and the formats of files are hostile: every field, and every range given by a location word, is
 checked against the end of the entry before it is read. `__data_loc` offsets count from the start of the
