@@ -84,7 +84,7 @@ class Batch:
     or a later one of this forwarder, has stored it."""
 
     forwarder: str
-    """Random, of one spool directory."""
+    """Random, of one spool directory; after a crash of the system it has another one."""
     sequence: int
     """From 1 on; a missing number is a batch whose records are in `losses` of a later one."""
     host: str

@@ -4,8 +4,8 @@
     DIR/spool.sqlite   a database of SQLite (with -wal and -shm while it is open):
         batch          a row for each: sequence number, number of records, crc, header and body (see `batch`)
         mark           event, and JSON of its count and epoch (see `losses`)
-        state          one row of JSON: the spool's id, the next sequence number, losses that are in no batch
-                       yet, the other members of the marks
+        state          one row of JSON: the spool's id, the boot, the next sequence number, losses that are in
+                       no batch yet, the other members of the marks
 
 Each change is one transaction: a batch with the losses that it reports and the marks that count it; the end
 of batches with the records that the target refused. A forwarder that is killed at any point leaves the state
@@ -19,6 +19,10 @@ flight are dropped. Each loss is in `losses` of the next batch, and until then i
 A crash of the system leaves the transactions that were synced: Sync.ALWAYS, or INTERVAL, which is up to a
 second before it. With Sync.NEVER it may damage the database. A damaged one is renamed to
 spool.sqlite.damaged, and its batches that can be read move to a new one.
+
+Then a target may have batches that the spool has not, and their numbers are given out again. So the state has
+the boot in which the spool is used, from before the first batch is sent until it is closed. If the next one
+finds another boot there, its batches get a new id of the spool.
 
 Disk errors, a full disk among them, lose batches and are counted; no method raises them but `__init__`."""
 
@@ -42,6 +46,7 @@ import attrs
 from utracefs.forward.batch import Batch, Formats
 from utracefs.forward.losses import ANY, AWAY, REFUSED, SPOOL, Loss, Losses, Marks
 from utracefs.forward.target import Limits
+from utracefs.recordings.origin import Origin
 from utracefs_protocol.text import bytes_of, text_of
 
 MIN_SIZE: Final = 1 << 20
@@ -103,7 +108,9 @@ class Spool:
         self.lost_unknown = 0
         """Number of losses of an unknown number of records."""
         self.forwarder = secrets.token_hex(8)
+        self._boot = boot_id()
         self._path: Final = directory / "spool.sqlite"
+        self._aside: Final = directory / "spool.sqlite.damaged"
         self._log_size: Final = max(self.size // SEGMENTS, _LEAST_LOG)
         self._sync: Final = sync
         self._formats: Final = Formats()
@@ -130,6 +137,8 @@ class Spool:
         self._to_delete: Final[list[tuple[int, int]]] = []
         """First and last sequence number: batches on the disk that were sent, dropped or found damaged."""
         self._is_closed = False
+        self._unfinished: str | None = None
+        """Why `_replace` was called, if the new database could not be made so far."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (directory / "state.json").exists():
             why = "an earlier version wrote this spool: let that version send its records, then remove "
@@ -145,6 +154,11 @@ class Spool:
             except sqlite3.Error as error:
                 raise OSError(errno.EIO, str(error), str(self._path)) from None
             self._files: Final = stack.pop_all()
+        try:
+            self._store()
+            self._fsync()
+        except sqlite3.Error as error:
+            self._failed(error)
 
     def _open(self) -> None:
         try:
@@ -182,7 +196,9 @@ class Spool:
         row = self._db.execute("select value from state").fetchone()
         if row is not None:
             state = json.loads(row[0])
-            self.forwarder, self._next = str(state["forwarder"]), int(state["next"])
+            self._next = int(state["next"])
+            if state.get("boot", "") in ("", self._boot):
+                self.forwarder = str(state["forwarder"])
             self._losses.extend(Loss(*loss) for loss in state["losses"])
             if state["marks"] is not None:
                 rows = self._db.execute("select event, value from mark")
@@ -202,26 +218,34 @@ class Spool:
 
     def _replace(self, why: str = "") -> None:
         """Set a damaged database aside; without `why`, remove one of which all was sent. sqlite3.Error."""
-        aside = self._path.with_name(f"{self._path.name}.damaged")
         with self._syncing:
             self._db.close()
+            self._unfinished = ""
             for suffix in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     if why:
-                        os.replace(f"{self._path}{suffix}", f"{aside}{suffix}")
+                        os.replace(f"{self._path}{suffix}", f"{self._aside}{suffix}")
                     else:
                         os.unlink(f"{self._path}{suffix}")
+                self._unfinished = why
+        self._renew(why)
+        self._store()
+
+    def _renew(self, why: str) -> None:
+        """Make the new database, in which the next transaction stores everything. sqlite3.Error, OSError."""
+        with self._syncing:
             self._connect()
+        self._unfinished = None
         if why:
-            self.error = f"{self._path} was damaged ({why}): it is {aside.name} now; batches may be lost"
+            name = self._aside.name
+            self.error = f"{self._path} was damaged ({why}): it is {name} now; batches may be lost"
             self._lose(ANY, SPOOL, None)
-            with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(aside)) as old:
+            with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(self._aside)) as old:
                 self._move_batches(old)
         self._recent.clear()
         self._peeked = None
         self._count()
         self._changed_marks = None
-        self._store()
 
     def _move_batches(self, old: sqlite3.Connection) -> None:
         with self._db:
@@ -236,6 +260,7 @@ class Spool:
         with self._changed:
             if self._is_closed:
                 return
+            self._boot = ""
             self._store()
             self._is_closed = True
         with self._syncing:
@@ -363,9 +388,16 @@ class Spool:
         """One transaction: changes since the last one, with a batch that has the losses. False: it failed."""
         if self._is_closed:
             return False
+        try:
+            if self._unfinished is not None:
+                self._renew(self._unfinished)
+        except (sqlite3.Error, OSError) as error:
+            self._failed(error)
+            return False
         marks = self._marks
         state = {
             "forwarder": self.forwarder,
+            "boot": self._boot,
             "next": self._next + (batch is not None),
             "losses": [attrs.astuple(loss) for loss in self._losses] if batch is None else [],
             "marks": marks and attrs.evolve(marks, events={}).to_json(),
@@ -394,7 +426,7 @@ class Spool:
 
     def _failed(self, why: object) -> bool:
         """Returns whether a damaged database was replaced."""
-        if isinstance(why, sqlite3.Error) and _is_damage(why):
+        if isinstance(why, sqlite3.Error) and _is_damage(why) and self._unfinished is None:
             try:
                 self._replace(str(why))
             except (sqlite3.Error, OSError) as error:
@@ -409,12 +441,8 @@ class Spool:
         """fsync(2), unless Sync.NEVER. Give the disk space of a spool that was full back."""
         pages = 0
         try:
-            with self._syncing:
-                if self._sync is not Sync.NEVER and not self._is_closed:
-                    # Its own connection: `append` need not wait.
-                    uri = f"{self._path.absolute().as_uri()}?mode=rw"
-                    with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
-                        _, pages, _ = db.execute("pragma wal_checkpoint(passive)").fetchone()
+            if self._sync is not Sync.NEVER:
+                pages = self._fsync()
             with self._changed:
                 if self._is_closed:
                     return
@@ -428,11 +456,22 @@ class Spool:
             with self._changed:
                 self._failed(error)
 
+    def _fsync(self) -> int:
+        """Returns the pages of the log. sqlite3.Error."""
+        with self._syncing:
+            if self._is_closed:
+                return 0
+            # Its own connection: `append` need not wait.
+            uri = f"{self._path.absolute().as_uri()}?mode=rw"
+            with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
+                pages: int = db.execute("pragma wal_checkpoint(passive)").fetchone()[1]
+                return pages
+
     # Reading
 
     def take(self, limits: Limits, timeout_s: float, *, at_once: bool = False) -> list[Batch]:
-        """The next batches, in flight from now on, within the limits; none came within the time: empty.
-        at_once: do not gather."""
+        """The next batches, of one id of the spool and within the limits, in flight from now on; none came in
+        the time: empty. at_once: do not gather."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._most_recent_bytes = _IN_MEMORY * limits.bytes
@@ -449,6 +488,8 @@ class Spool:
                     break
                 batch, more = peeked
                 if found and (records + batch.nr_records > limits.records or size + more > limits.bytes):
+                    break
+                if found and batch.forwarder != found[0].forwarder:
                     break
                 records += batch.nr_records
                 size += more
@@ -478,6 +519,8 @@ class Spool:
                 row = self._db.execute(sql, (self._taken,)).fetchone()
                 if row is None:
                     return None
+                if row[0] <= self._taken:  # else it would come again and again
+                    raise sqlite3.DatabaseError("batches are not in their order")
                 self._peeked = self._checked(*row)
             except sqlite3.Error as error:
                 if not self._failed(error):
@@ -531,6 +574,10 @@ class Spool:
                 # The disk has no room for the transaction that gives some back.
                 with contextlib.suppress(sqlite3.Error, OSError):
                     self._replace()
+
+
+def boot_id() -> str:
+    return Origin.here("mono").boot_id
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

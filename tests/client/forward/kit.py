@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tests.protocol.events.plain_layout import Layout
 from utracefs.forward.batch import Batch
-from utracefs.forward.losses import Loss
+from utracefs.forward.losses import Loss, Marks, Selection
 from utracefs.forward.target import Limits, Sent
 from utracefs.recordings.origin import ClockPair
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.event_format import format_text
+from utracefs_protocol.messages.tracefs import Missed, StreamMissed
 
 FORMAT = b"""name: work
 ID: %d
@@ -56,6 +57,12 @@ def batch(numbers: Sequence[int] = (1, 2), *, losses: Sequence[Loss] = (), pad: 
         False,
         body,
     )
+
+
+def marks_at(total: int) -> Marks:
+    """The daemon has counted so many records of EVENT."""
+    missed = StreamMissed(b"daemon", 0, (Missed(EVENT.encode(), total, 0),))
+    return Marks.at(missed, Selection(["work"], ["*:*"], is_whole=True))
 
 
 def batch_of(
