@@ -79,7 +79,7 @@ def shrink(steps: Sequence[Step], failure: Outcome, make: Make = world) -> list[
 def as_test(seed: int, steps: Sequence[Step], failure: Outcome) -> str:
     """To paste into found.py."""
     lines = "".join(f"        {step!r},\n" for step in steps)
-    return f"# seed {seed}: {failure.failure:.200}\nFOUND.append(\n    [\n{lines}    ]\n)\n"
+    return f'# seed {seed}: {failure.failure:.200}\nFOUND.append(\n    ("", [\n{lines}    ])\n)\n'
 
 
 def main() -> int:

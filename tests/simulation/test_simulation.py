@@ -105,8 +105,12 @@ def test_a_seed_does_not_depend_on_the_order_of_sets() -> None:
 
 @pytest.mark.parametrize("number", range(len(FOUND)))
 def test_found(number: int) -> None:
-    outcome = play(FOUND[number])
+    fault, steps = FOUND[number]
+    outcome = play(steps)
     assert outcome.failure == "", outcome.trace
+    if fault:
+        with FAULTS[fault]():
+            assert play(steps).failure
 
 
 @pytest.mark.long
