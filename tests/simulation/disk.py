@@ -18,7 +18,8 @@ class Killed(BaseException):
 
 
 KILL, TORN, FAIL = "kill", "torn", "fail"
-"""Killed before the call; killed after half of it; the call fails with ENOSPC."""
+"""Killed before the call; killed after half of it; the call fails with one of ERRORS."""
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE)
 
 
 class Disk:
@@ -30,12 +31,12 @@ class Disk:
         self.full = False
         self._left = 0
         self._fault = ""
-        self.calls = 0
+        self._errno = errno.ENOSPC
         self._in_record = False
 
-    def plan(self, fault: str, after: int) -> None:
-        """The call behind `after` more ones has the fault; "": none any more."""
-        self._fault, self._left = fault, after
+    def plan(self, fault: str, after: int, number: int = errno.ENOSPC) -> None:
+        """The call behind `after` more ones has the fault; "": none any more. number: the errno of FAIL."""
+        self._fault, self._left, self._errno = fault, after, number
 
     @property
     def planned(self) -> bool:
@@ -63,7 +64,6 @@ class Disk:
 
     def _wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def carry_out(*args: Any, **kwargs: Any) -> Any:
-            self.calls += 1
             if self.dead:
                 raise Killed(name)
             self._in_record = _takes_memory(name, args) or (self._in_record and name == "unlink")
@@ -85,8 +85,12 @@ class Disk:
             if not _needs_room(name, args):
                 return call(*args, **kwargs)  # the next one that does
             self._fault = ""
+            number = self._errno
+            if number == errno.EMFILE and name not in ("open", "memfd_create"):
+                number = errno.ENOSPC
             self.reached[f"fail {name}"] += 1
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.reached[f"fail errno {number}"] += 1
+            raise OSError(number, os.strerror(number))
         self._fault, self.dead = "", True
         self.reached[f"{fault} {name}"] += 1
         if fault == TORN and name == "pwrite" and len(args[1]) > 8:

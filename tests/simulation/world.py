@@ -30,7 +30,7 @@ from typing import Any
 
 import msgpack
 
-from tests.simulation.disk import FAIL, KILL, TORN, Disk, Killed
+from tests.simulation.disk import ERRORS, FAIL, KILL, TORN, Disk, Killed
 from tests.simulation.machine import AT_ONCE, CPUS, DESCRIPTORS, MOST, Listener, Machine, Store
 from tests.simulation.model import (
     BUFFERS,
@@ -193,6 +193,8 @@ class World:
         self._has_strangers = False
         """A daemon may have a ring of a process that ended before it connected, and cannot know that."""
         self._restarts = 0
+        self._was_gathering = False
+        """The daemon before waited for rings when it ended."""
         self.never: list[str] = []
         self._asked: Answers | None = None
         """It has a request without an answer."""
@@ -300,13 +302,11 @@ class World:
                 expect("complaints about files", self.never, [])
                 return
             except Killed:
+                self.reached["killed in a start"] += 1
                 self._bury_descriptors()
             except (TraceError, OSError) as error:
-                expect(
-                    "the error of a start",
-                    (error.errno, self.disk.full or not self.disk.planned),
-                    (errno.ENOSPC, True),
-                )
+                if error.errno not in ERRORS or (self.disk.planned and not self.disk.full):
+                    raise Wrong(f"a start fails: {error}") from error
                 self._bury_descriptors()  # its process ends
                 self.reached["no room for a start"] += 1
                 self.disk.full = False
@@ -376,6 +376,7 @@ class World:
         """falls: programs that end with it."""
         self._then = None
         self._note_missing()
+        self._was_gathering = self._live.gathering
         self.disk.dead = True
         self._bury_descriptors()
         self.daemon = None
@@ -394,6 +395,7 @@ class World:
 
     def _succeed(self) -> None:
         """The next daemon."""
+        self.reached["a takeover within a takeover"] += self._was_gathering
         self._start()
         kept = [program for name, program in self.rings.items() if name in self.store.kept]
         stored, self._given = {program.pid for program in kept}, Counter(program.uid for program in kept)
@@ -1266,6 +1268,8 @@ class World:
 
     def _snapshot(self, where: int | str, what: int, *_: int) -> None:
         code = (1, 1, 0, 2)[what % 4]
+        has_pages = self.models[-1].instances[self._place(where)[0]].has_pages
+        self.reached["a swap under a reader of pages"] += code == 1 and has_pages
         self._change(where, "snapshot", str(code), lambda i: i.snapshot(code))
 
     def _grep(self, where: int, *_: int) -> None:
@@ -1388,6 +1392,7 @@ class World:
         programs = self.models[0].programs.values()
         is_read = not self._live.gathering or any(p.ended or p.orphan is not None for p in programs)
         self._note_missing()
+        self._was_gathering = self._live.gathering
         self._live.close()
         self.daemon = None
         if unread is not None:
@@ -1896,16 +1901,17 @@ class World:
             self._end_program(program)
         self._pump()
 
-    def _disk(self, what: int, after: int, *_: int) -> None:
+    def _disk(self, what: int, after: int, number: int = 0, *_: int) -> None:
         kind = (KILL, TORN, FAIL, "full", "room", "none")[what % 6]
         if kind in ("full", "room"):
             self.disk.full = kind == "full"
         else:
-            self.disk.plan("" if kind == "none" else kind, after % 12)
+            self.disk.plan("" if kind == "none" else kind, after % 12, ERRORS[number % 3])
 
     def _strike(self, what: int, after: int, which: int, number: int) -> None:
         """A fault of the disk in the midst of a change of files."""
-        self.disk.plan((KILL, TORN, FAIL)[what % 3], after % (4 + what // 3 % 24))
+        error = ERRORS[after // 24 % 3]
+        self.disk.plan((KILL, TORN, FAIL)[what % 3], after % (4 + what // 3 % 24), error)
         self._change_files(STRUCK + STARTS, which, number)
 
     def _change_files(self, steps: Sequence[str], which: int, number: int) -> None:
