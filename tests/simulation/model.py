@@ -843,7 +843,7 @@ def _numbers_of(stats: str) -> tuple[int, int, dict[str, list[int]]]:
 
 @functools.lru_cache(16)
 def _lines_of(text: bytes) -> tuple[int, list[tuple[int, int, str, int, int]]]:
-    """Of a trace, once for all models: how many lines have records; (cpu, us, event, n, k) of known events."""
+    """Lines of a trace, once for all models: how many have records; (cpu, us, event, n, k) of each."""
     found = [
         (int(cpu), int(s) * 10**6 + int(us), name.decode(), int(n), int(k))
         for cpu, s, us, name, n, k in LINE.findall(text)

@@ -733,9 +733,9 @@ class World:
     def _program(self, user: int, *_: int) -> None:
         if len(self.programs) == MOST_PROGRAMS:
             return
-        self._open(self._begin(USERS[user % len(USERS)]))
+        self._open(self._new_program(USERS[user % len(USERS)]))
 
-    def _begin(self, uid: int) -> Program:
+    def _new_program(self, uid: int) -> Program:
         program = Program(self.machine.start(uid), uid)
         self.programs.append(program)
         self.each(lambda m: m.programs.setdefault(program.pid, ModelProgram(uid)))
@@ -900,7 +900,7 @@ class World:
         name = self._event_in(event)
         if name is None or len(self.models) > 1 or self.disk.planned or len(self.programs) == MOST_PROGRAMS:
             return
-        program = self._begin(USERS[user % len(USERS)])
+        program = self._new_program(USERS[user % len(USERS)])
         if not self.models[0].status(name) or not self._open(program) or self._has_too_many(program, 0):
             return
         for one in self.programs:
