@@ -643,7 +643,8 @@ __attribute__((destructor(102))) static void end(void)
 		return;
 	do {
 		ut_lock();
-		for (s = ut_sessions; s && has_sent_all(s); s = s->next)
+		/* (A flush does not wait for a record that a thread has not committed.) */
+		for (s = ut_sessions; s && (has_sent_all(s) || bytes_emitted(s) == s->bytes_flushed); s = s->next)
 			;
 		if (s)
 			flush(s, until);

@@ -42,10 +42,10 @@ enum {
 	START,	 /* the first process: another one; a: its pid, text: its environment. With its control socket */
 	DECLARE, /* a: event, text: its command */
 	EMIT,	 /* a: event, b: number of the first record, c: k, bytes of text << 8, records << 32 */
-	RESERVE, /* a: event, b: number, c: k: begins a record */
-	COMMIT,	 /* ends it */
+	RESERVE, /* a: event: begins a record; 0 off, 1, 2 no room */
+	COMMIT,	 /* b: number, c: k: ends it */
 	STATUS,	 /* a: event */
-	FLUSH,	 /* a: ms */
+	FLUSH,	 /* a: ms; whether records are left in the ring */
 	CLOSE,
 	EXIT,
 	FORK, /* a: pid of the child, b: without fork handlers. With the child's control socket */
@@ -436,16 +436,20 @@ static uint64_t emit_all(const struct command *c)
 
 static int reserve(const struct command *c)
 {
-	unsigned char *at;
-
-	if (!utracefs_enabled(events[c->a]) || !utracefs_reserve(events[c->a], 17, &begun))
+	if (!utracefs_enabled(events[c->a]))
 		return 0;
-	at = begun.payload;
+	return utracefs_reserve(events[c->a], 17, &begun) ? 1 : 2;
+}
+
+static void commit(const struct command *c)
+{
+	unsigned char *at = begun.payload;
+
 	utracefs_put_u64(&at, c->b);
 	utracefs_put_u32(&at, c->c);
 	utracefs_put_u32(&at, 1 << 16);
 	*at = 0;
-	return 1;
+	utracefs_commit(&begun);
 }
 
 static void tell_status(const struct command *c)
@@ -464,6 +468,11 @@ static void tell_status(const struct command *c)
 		values[4] = reg->pending;
 	}
 	send_reply(DONE, error, values);
+}
+
+static void ignore(const char *text)
+{
+	(void)text;
 }
 
 static void be(int control, pid_t as)
@@ -491,6 +500,7 @@ static void start(const struct command *c, int control)
 	memcpy(text, c->text, sizeof(text));
 	while ((word = strsep(&at, " ")) && *word)
 		putenv(strdup(word));
+	utracefs_on_warning(ignore);
 	be(control, c->a);
 }
 
@@ -547,13 +557,15 @@ static void serve(struct parked *wait)
 			result = reserve(&c);
 			break;
 		case COMMIT:
-			utracefs_commit(&begun);
+			commit(&c);
 			break;
 		case STATUS:
 			tell_status(&c);
 			continue;
 		case FLUSH:
 			result = utracefs_flush((unsigned)c.a);
+			if (ut_process_events.owner.session)
+				values[0] = !ut_ring_is_taken_in(ut_process_events.owner.session->ring);
 			break;
 		case CLOSE:
 			utracefs_close();
