@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from tests.simulation.client_faults import FAULTS, find
 from tests.simulation.clients import WEIGHTS, ClientWorld, steps_of, world
 from tests.simulation.simulate import STEPS, play
 from tests.simulation.world import Step
 
 SEEDS = range(1, 4)
+
+RARE = {
+    *WEIGHTS,
+    "a child ends its parent's record",
+    "a full queue",
+    "a full ring",
+    "a ring is lost",
+    "fork in a wait",
+    "fork without handlers",
+    "log ring-lost",
+    "log user-refused",
+}
+"""Steps and branches that forty seeds must reach."""
 
 FOUND: dict[str, list[Step]] = {
     "a child of a handler whose thread waits gets no thread, and never hears of the next daemon": [
@@ -26,6 +42,15 @@ FOUND: dict[str, list[Step]] = {
         ("cover", 0, 0),
         ("declare", 0, 2),
         ("emit", 0, 1, 0, 0),
+    ],
+    "a process ends while a thread of it writes a record: it waits for that by turning in a circle": [
+        ("program", 3),
+        ("declare", 0, 0),
+        ("step", 0),
+        ("write",),
+        ("hold", 0, 0),
+        ("exit", 0),
+        ("kill", 1),
     ],
 }
 """Runs that failed, with the reason of that time."""
@@ -62,3 +87,22 @@ def test_the_next_daemon_gets_what_the_killed_one_did_not_take() -> None:
 
 def test_every_step_has_a_weight() -> None:
     assert all(hasattr(ClientWorld, "_" + name) for name in WEIGHTS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found(name: str) -> None:
+    outcome, _seed = find(name, 300)  # on a slow machine; here it takes half a minute at most
+    assert outcome is not None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_coverage() -> None:
+    reached: Counter[str] = Counter()
+    for seed in range(1, 41):
+        outcome = play(steps_of(seed, STEPS), world)
+        assert outcome.failure == "", f"seed {seed}: {outcome.trace}"
+        reached += outcome.reached
+    assert set(reached) >= RARE, RARE - set(reached)
