@@ -737,6 +737,7 @@ class ClientWorld(World):
         for client in list(self.clients):
             if not client.waits and not client.has_others_numbers:
                 self._each_status(client, self._count)
+            if client in self.clients and not client.waits:
                 client.is_unsure = client.has_new_ring = False
                 client.emitted.clear()  # all of them are in a number
         for client in self.gone:
@@ -749,8 +750,9 @@ class ClientWorld(World):
         return {event for event, text in enumerate(EVENTS) if "user_events:" + text.split()[0] in names}
 
     def _each_status(self, client: Client, then: Callable[[Client, int, Reply], object]) -> None:
-        for event in sorted(client.declared) if not client.waits else ():
-            self._tell(client, STATUS, event, then=partial(then, client, event))
+        for event in sorted(client.declared):
+            if client in self.clients and not client.waits:  # also after the answer for another one
+                self._tell(client, STATUS, event, then=partial(then, client, event))
 
     def _check_status(self, on: set[int], client: Client, event: int, reply: Reply) -> None:
         """It says whether a consumer is attached. A child waits for its first record."""
