@@ -673,6 +673,7 @@ class ClientWorld(World):
     def _cover(self, which: int, keeps: int, *_: int) -> None:
         """It puts a file over the library's socket, which may stay open elsewhere."""
         if client := self._pick_client(which):
+            client.has_new_ring = True  # if its daemon sees the end of the connection first
             self._tell(client, COVER, keeps % 2)
 
     def _close_all(self, which: int, *_: int) -> None:
