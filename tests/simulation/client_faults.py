@@ -54,8 +54,8 @@ OF_THE_CLIENT = {
     ),
     "a_process_ends_before_its_records_are_sent": (
         "session.c",
-        "for (s = ut_sessions; s && (has_sent_all(s) ||",
-        "for (s = NULL; s && (has_sent_all(s) ||",
+        "for (s = ut_sessions; s && has_sent_all(s); s = s->next)",
+        "for (s = NULL; s && has_sent_all(s); s = s->next)",
     ),
     "descriptors_that_the_program_has_closed_are_used": (
         "descriptor.h",

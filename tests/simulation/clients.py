@@ -680,7 +680,7 @@ class ClientWorld(World):
         """It closes all of its descriptors."""
         if client := self._pick_without_record(which):
             client.has_closed_ring = client.has_new_ring = True
-            if not client.by_socket:
+            if not client.by_socket and not self._was_off:
                 self._note_unsure([client])
             self._tell(client, CLOSE_ALL)
 
@@ -689,7 +689,8 @@ class ClientWorld(World):
         program does not know whether there is one."""
         for client in clients:
             was_left = client.has_closed_ring and client.generation != self.generation
-            client.is_unsure |= was_left or client.by_socket
+            # A killed daemon may have refused records, and not said so.
+            client.is_unsure |= was_left or client.by_socket or bool(self._was_off)
             client.has_closed_ring &= not was_left
 
     def _no_room(self, how: int, *_: int) -> None:

@@ -43,6 +43,15 @@ FOUND: dict[str, list[Step]] = {
         ("declare", 0, 2),
         ("emit", 0, 1, 0, 0),
     ],
+    "a flush behind a record that was not committed at the last one does not wait for it": [
+        ("program", 0),
+        ("declare", 0, 0),
+        ("turn_off", 0, 0),
+        ("program", 0),
+        ("declare", 1, 0),
+        ("hold", 1, 0),
+        ("flush", 1, 2),
+    ],
     "a process ends while a thread of it writes a record: it waits for that by turning in a circle": [
         ("program", 3),
         ("declare", 0, 0),

@@ -570,7 +570,8 @@ static int flush(struct ut_session *s, uint64_t until)
 		else
 			error = ut_session_call(s, ut_put_plain, "sync", until);
 	} while (error == -ENOTCONN && !is_over && s->state != UT_CLOSED && !ut_ring_is_taken_in(s->ring));
-	if (!error && s->forked_at == forked_at)
+	/* (Not if a thread has a record to commit, which the next flush waits for.) */
+	if (!error && s->forked_at == forked_at && ut_ring_is_taken_in(s->ring))
 		s->bytes_flushed = emitted;
 	return error && interruption.has_said ? -EINTR : error;
 }
@@ -643,8 +644,7 @@ __attribute__((destructor(102))) static void end(void)
 		return;
 	do {
 		ut_lock();
-		/* (A flush does not wait for a record that a thread has not committed.) */
-		for (s = ut_sessions; s && (has_sent_all(s) || bytes_emitted(s) == s->bytes_flushed); s = s->next)
+		for (s = ut_sessions; s && has_sent_all(s); s = s->next)
 			;
 		if (s)
 			flush(s, until);
