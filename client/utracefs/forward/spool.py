@@ -168,7 +168,7 @@ class Spool:
             if not _is_damage(error):
                 raise
             self._replace(str(error))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._replace(f"its state is invalid: {error!r}")
 
     def _connect(self) -> None:
