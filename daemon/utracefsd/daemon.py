@@ -174,6 +174,8 @@ class Daemon:
         self._took_over = former is not None
         self._restarts = 0 if former is None else former.restarts + 1
         self.cells = journal.cells
+        # Before instances attach to some: the order in which they make room is that of their creation.
+        self.table.hold(event for event in events if not event.persistent)
         with self._readable(log_file):
             self.instances = self._make_instances(former, events, journal, nr_cpus, options)
         # Their programs, and the owners of instances, have this long to come back.
@@ -182,7 +184,6 @@ class Daemon:
         )
         self.listens()
         self._look_again_ns = now_ns()
-        self.table.hold(event for event in events if not event.persistent)
         self.remove_state = False
         """Whether `close` removes the state. Set it only when the daemon is ended for good; any other end
         leaves everything for the next one."""
