@@ -6,7 +6,7 @@ the world, which waits for the answer. So threads, forks, kills and exits are re
 steps alone.
 
 The model: each record that a program has emitted is in the ring buffer once, in the order of its program, or
-in one number: lost, unheard or refused, as its program counts them. Records of a program that has ended are
+in one number: lost, unwanted or refused, as its program counts them. Records of a program that has ended are
 in the buffer, unless no daemon can have its ring.
 """
 
@@ -787,8 +787,8 @@ class ClientWorld(World):
 
     def _count(self, client: Client, event: int, reply: Reply) -> None:
         """Each record is in one number."""
-        _, lost, refused, unheard, pending, *_ = reply.values
-        found = client.seen[event], lost, refused, unheard
+        _, lost, refused, unwanted, pending, *_ = reply.values
+        found = client.seen[event], lost, refused, unwanted
         self._note(f"  {client.pid} e{event}: {found} of {client.tried[event]}")
         missing = client.tried[event] - sum(found)
         if 0 < missing - client.missing[event] <= client.unsure[event]:
@@ -801,7 +801,7 @@ class ClientWorld(World):
         if missing != client.missing[event]:
             unseen = [n for made in client.emitted if made.event == event for n in made.committed - made.seen]
             raise Wrong(
-                f"{client.pid} e{event}: seen, lost, refused and unheard are {found},"
+                f"{client.pid} e{event}: seen, lost, refused and unwanted are {found},"
                 f" of {client.tried[event]}; {unseen} are not there"
             )
 

@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--only", action="store_true", help="this seed alone")
     parser.add_argument("--journal", action="store_true", help="print it")
     parser.add_argument("--clients", action="store_true", help="programs are C clients")
-    parser.add_argument("--go-on", action="store_true", help="report failures as they are, and continue")
+    parser.add_argument("--go-on", action="store_true", help="report failures without shrinking them")
     chosen = parser.parse_args()
     make, make_steps = (clients.world, clients.steps_of) if chosen.clients else (world, steps_of)
     began, seed, done, failures = time.monotonic(), chosen.seed, 0, 0

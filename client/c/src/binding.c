@@ -74,13 +74,14 @@ int utb_attach(struct utb_session *session, struct utracefs_event *event)
 	return error;
 }
 
-int utb_settle(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted call, void *arg)
+int utb_find_place(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted call,
+		   void *arg)
 {
 	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
 	struct ut_reg *reg = ut_reg_of_event(event);
 	int has_place = reg && (ut_reg_has_ring(reg) ?
 					ut_wait_for_room((uint32_t)(atomic_load(&reg->place) >> 32), size, until) :
-					ut_reg_settle(reg));
+					ut_reg_find_place(reg));
 
 	return ut_interrupt_by(before).has_said ? -EINTR : has_place;
 }
@@ -129,7 +130,7 @@ void utb_event_stats(const struct utracefs_event *event, struct utb_event_stats 
 	reg = event->registration;
 	if (reg) {
 		stats->lost = atomic_load(&reg->lost);
-		stats->unheard = reg->unheard;
+		stats->unwanted = reg->unwanted;
 		stats->pending = reg->pending;
 		if (reg->session && ut_is_up(reg->session->state) && reg->state == UT_ANSWERED)
 			stats->write_index = reg->write_index;

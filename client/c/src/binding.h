@@ -9,30 +9,30 @@
  *         struct utb_reserved r;
  *         uint64_t until = 0;
  *         unsigned char *payload = utb_reserve(&event, 0, size, &r);
- *         while (!payload && r.must_settle) {
+ *         while (!payload && r.needs_place) {
  *             int is_full = r.half, has_place;
  *             ... release the interpreter's lock ...
- *             has_place = utb_settle(&event, size, &until, interrupted, arg) > 0;
+ *             has_place = utb_find_place(&event, size, &until, interrupted, arg) > 0;
  *             ... take it again ...
  *             payload = utb_reserve(&event, 0, size, &r);
  *             if (!is_full && !has_place)
- *                 break; // must_settle now: off, there is no daemon
+ *                 break; // needs_place now: off, there is no daemon
  *         }
  *         if (payload) {
  *             ... fill all `size` bytes ...
  *             utb_commit(&r);
  *         }
  *
- * Only utb_settle, utracefs_refuse, utb_flush, utb_close, utb_end and utb_pause may wait. Call them without
- * the interpreter's lock. They do not need it, and neither does the native thread.
+ * Only utb_find_place, utracefs_refuse, utb_flush, utb_close, utb_end and utb_pause may wait. Call them
+ * without the interpreter's lock. They do not need it, and neither does the native thread.
  *
  * `interrupted(arg)` is called in a waiting thread, without any lock of the library, after a signal and at
  * least every 100 ms. It runs the language's signal handlers; a result other than 0 ends the wait (-EINTR).
  * Such a handler's own records do not wait. May be NULL.
  *
  * Counting: the library counts records that are lost, pending or refused by the daemon. A binding counts the
- * records that it commits, and records lost at once (utb_reserve: NULL without must_settle): its own
- * lock makes that free. Sent = counted by the binding - lost - pending - unheard.
+ * records that it commits, and records lost at once (utb_reserve: NULL without needs_place): its own
+ * lock makes that free. Sent = counted by the binding - lost - pending - unwanted.
  *
  * Sizes: a buffer (a ring whose records go over the socket) has 64 KiB to 64 MiB; other sizes are rounded and
  * cut to that.
@@ -80,7 +80,7 @@ void utb_event_init(struct utracefs_event *event, const char *command, unsigned 
 
 /* Finds a place for records of this event, or waits for room for one of `size` bytes, as a lossless reader
  * asks: 1 if there is one, else 0. -EINTR. *until: 0 at a record's first call; it bounds all of its waits. */
-int utb_settle(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted interrupted,
+int utb_find_place(struct utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted interrupted,
 	       void *arg);
 
 /* Wait until all records emitted before have reached the consumers: 0, -ETIMEDOUT, -ENOTCONN, -EINTR,
@@ -102,7 +102,7 @@ void utb_stats(struct utb_session *session, struct utb_stats *stats);
 struct utb_event_stats {
 	uint64_t lost;
 	uint64_t pending;	      /* at the last utb_stats, or at the end of the session */
-	uint64_t unheard;	      /* emitted before an answer "off" */
+	uint64_t unwanted;	      /* emitted before an answer "off" */
 	uint32_t write_index;	      /* on the session's connection; UINT32_MAX: none */
 	unsigned nr_refusals;
 	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon */
@@ -138,7 +138,7 @@ unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t size, uint64_
 #pragma GCC visibility pop
 
 /* Space for a record, or with DR_REFUSED as `flag` for a refusal (data_ring.h). NULL: there is none and it
- * is counted, or r->must_settle. Never waits. */
+ * is counted, or r->needs_place. Never waits. */
 static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t flag, uint32_t size,
 					 struct utb_reserved *r)
 {
@@ -146,7 +146,7 @@ static inline unsigned char *utb_reserve(struct utracefs_event *event, uint32_t 
 	struct ut_target *target = (struct ut_target *)__atomic_load_n(&event->registration, __ATOMIC_ACQUIRE);
 	uint64_t place;
 
-	r->half = r->must_settle = 0;
+	r->half = r->needs_place = 0;
 	r->reg = (struct ut_reg *)target;
 	if (__builtin_expect(!target, 0))
 		return NULL;

@@ -94,7 +94,7 @@ static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uin
 	}
 	if (!has_no_place(reg, place))
 		return 0;
-	if (!ut_reg_settle(reg) && (ut_reg_lose(reg) || !ut_reg_has_ring(reg)))
+	if (!ut_reg_find_place(reg) && (ut_reg_lose(reg) || !ut_reg_has_ring(reg)))
 		return 0;
 	place = atomic_load_explicit(&reg->place, memory_order_acquire);
 	if (ut_reserve_at(ut_views, place, flag, size, r))
@@ -154,7 +154,7 @@ static inline int reserve(struct ut_reg *reg, size_t size, struct utb_reserved *
 	return 0;
 }
 
-/* After a failed attempt to reserve at `place`. NULL: counted as lost or refused; or must_settle. */
+/* After a failed attempt to reserve at `place`. NULL: counted as lost or refused; or needs_place. */
 UT_EXPORTED unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t size, uint64_t place)
 {
 	if (size > DR_MAX_PAYLOAD)
@@ -162,9 +162,9 @@ UT_EXPORTED unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t s
 	else if (r->half && ut_own.waits)
 		lose(r->reg, place, 0);
 	else if (r->half)
-		r->must_settle = 1;
+		r->needs_place = 1;
 	else if (has_no_place(r->reg, place))
-		r->must_settle = !ut_reg_lose(r->reg);
+		r->needs_place = !ut_reg_lose(r->reg);
 	return NULL;
 }
 

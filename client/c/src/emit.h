@@ -17,7 +17,7 @@ struct utb_reserved {
 	uint32_t size;
 	uint16_t ring;
 	uint8_t half;
-	uint8_t must_settle; /* of a binding: there is no place now, and nothing is counted */
+	uint8_t needs_place; /* of a binding: there is no place now, and nothing is counted */
 };
 
 /* Wait for room in a full ring as its `wait_us` says, until `*until` (0: not known yet). 0: in vain. Not if

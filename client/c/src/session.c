@@ -252,7 +252,7 @@ static int must_not_wait(void)
 	return ut_thread_is_current() || ut_process_is_guest() || ut_is_waiting || ut_process_is_on_small_stack();
 }
 
-int ut_reg_settle(struct ut_reg *reg)
+int ut_reg_find_place(struct ut_reg *reg)
 {
 	struct ut_session *s;
 	uint32_t seen;
@@ -287,7 +287,7 @@ int ut_reg_settle(struct ut_reg *reg)
 	}
 	ut_unlock();
 	/* In a child of a signal handler, which nothing has begun for yet: once more. */
-	return ut_reg_has_ring(reg) || (s && s->state == UT_FORKED && ut_reg_settle(reg));
+	return ut_reg_has_ring(reg) || (s && s->state == UT_FORKED && ut_reg_find_place(reg));
 }
 
 int ut_reg_may_emit(struct ut_reg *reg)
@@ -308,7 +308,7 @@ int ut_reg_may_emit(struct ut_reg *reg)
 	if (!is_on(reg))
 		return 0;
 	/* A small stack has no room for the frames of this and of the emit. */
-	if (!ut_reg_has_ring(reg) && (!inherited || ut_process_is_on_small_stack()) && !ut_reg_settle(reg) &&
+	if (!ut_reg_has_ring(reg) && (!inherited || ut_process_is_on_small_stack()) && !ut_reg_find_place(reg) &&
 	    ut_process_is_on_small_stack()) {
 		ut_reg_lose(reg);
 		return 0;

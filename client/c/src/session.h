@@ -96,7 +96,7 @@ int ut_session_call(struct ut_session *session, void (*put)(struct ut_out *, uin
 /* Without the lock: an event that is about to be written has no place. Makes the ring, and connects; on a
  * small stack it leaves that to the thread. A child waits up to UT_EMIT_NS while the daemon has too many
  * new connections. Returns whether it has a place now. */
-int ut_reg_settle(struct ut_reg *reg);
+int ut_reg_find_place(struct ut_reg *reg);
 /* Without the lock: whether to make a record of a pending event. Its program connects, and the daemon refuses
  * the record if the event is off. A child gets its parent's answer, and connects after some time, because it
  * must outlive its parent's daemon. */

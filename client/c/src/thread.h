@@ -3,7 +3,7 @@
  *
  * It runs the steps of all sessions (ut_step), and sleeps in poll(2) in between: without a timer if all are
  * up. It blocks all signals except those of its own faults, is named "utracefs" and starts with the first
- * session that needs it. A child has none: a session connects when it has a record to write (ut_reg_settle),
+ * session that needs it. A child has none: a session connects when it has a record (ut_reg_find_place),
  * which starts one.
  */
 #ifndef UTRACEFS_THREAD_H

@@ -13,7 +13,7 @@
  *     flush S MS                 0 or error
  *     close S, free S, end
  *     stats S                    connected lost pending
- *     event E                    lost pending error unheard text, then errno:count of refusals
+ *     event E                    lost pending error unwanted text, then errno:count of refusals
  *     pause, resume              0 or error
  *     threads                    number of threads of this process
  *     fork                       the child continues, the parent waits for it
@@ -60,8 +60,8 @@ static int reserve(struct utracefs_event *event, uint32_t value, struct utb_rese
 	if (!utracefs_enabled(event))
 		return 0;
 	payload = utb_reserve(event, 0, 4, r);
-	if (!payload && r->must_settle) {
-		utb_settle(event, 4, &until, interrupted, NULL);
+	if (!payload && r->needs_place) {
+		utb_find_place(event, 4, &until, interrupted, NULL);
 		payload = utb_reserve(event, 0, 4, r);
 	}
 	if (!payload)
@@ -110,7 +110,7 @@ static void print_event(int e)
 
 	utb_event_stats(&events[e], &stats);
 	printf("%lu %lu %d %lu %s", (unsigned long)stats.lost, (unsigned long)stats.pending, stats.error,
-	       (unsigned long)stats.unheard, stats.text);
+	       (unsigned long)stats.unwanted, stats.text);
 	for (unsigned i = 0; i < stats.nr_refusals; i++)
 		printf(" %d:%lu", stats.refusals[i].error, (unsigned long)stats.refusals[i].count);
 	printf("\n");

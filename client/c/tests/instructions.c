@@ -133,8 +133,8 @@ static void by_binding(unsigned i)
 	if (!begin('b', i) || !utracefs_enabled(&c_bound))
 		return;
 	payload = utb_reserve(&c_bound, 0, 8, &r);
-	while (!payload && r.must_settle) {
-		int is_full = r.half, has_place = utb_settle(&c_bound, 8, &until, NULL, NULL) > 0;
+	while (!payload && r.needs_place) {
+		int is_full = r.half, has_place = utb_find_place(&c_bound, 8, &until, NULL, NULL) > 0;
 
 		payload = utb_reserve(&c_bound, 0, 8, &r);
 		if (!is_full && !has_place)

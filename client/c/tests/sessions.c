@@ -78,7 +78,7 @@ static long emit_without_lock(int nr)
 		declared[nr_declared] = utracefs_declare(command, 0);
 		/* Its own step connects; some are declared before that, some after. */
 		if (nr_declared == nr / 2)
-			ut_reg_settle(declared[0]->registration);
+			ut_reg_find_place(declared[0]->registration);
 	}
 	if (pthread_create(&thread, NULL, emit_each, &emitted))
 		return -1;

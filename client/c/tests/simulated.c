@@ -464,7 +464,7 @@ static void tell_status(const struct command *c)
 	values[1] = stats.lost;
 	values[2] = stats.refused;
 	if (reg) {
-		values[3] = reg->unheard;
+		values[3] = reg->unwanted;
 		values[4] = reg->pending;
 	}
 	send_reply(DONE, error, values);

@@ -21,7 +21,7 @@ cdef extern from "binding.h" nogil:
         dr_record *record
         dr_header *header
         bint half
-        bint must_settle
+        bint needs_place
 
     ctypedef struct ut_moment "struct ut_moment":
         uint64_t time
@@ -38,7 +38,7 @@ cdef extern from "binding.h" nogil:
     ctypedef struct utb_event_stats "struct utb_event_stats":
         uint64_t lost
         uint64_t pending
-        uint64_t unheard
+        uint64_t unwanted
         uint32_t write_index
         unsigned nr_refusals
         ut_refusal refusals[4]
@@ -54,7 +54,7 @@ cdef extern from "binding.h" nogil:
     void utb_event_init(utracefs_event *event, const char *command, unsigned flags)
     void utracefs_detach(utracefs_event *event)
     int utracefs_is_wanted(const utracefs_event *event)
-    int utb_settle(
+    int utb_find_place(
         utracefs_event *event, uint32_t size, uint64_t *until, utb_interrupted interrupted, void *arg
     )
     int utb_flush(utb_session *session, uint64_t timeout_ns, utb_interrupted interrupted, void *arg)

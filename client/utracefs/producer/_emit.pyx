@@ -251,7 +251,7 @@ cdef inline unsigned char *reserve(
     """Reserve space for a record, or with DR_REFUSED a refusal, of `size` bytes. NULL: none, and counted as
     lost; or the event is off now."""
     cdef unsigned char *payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
-    if payload == NULL and reserved.must_settle:
+    if payload == NULL and reserved.needs_place:
         return reserve_later(event, flag, size, reserved)
     event.counted += 1
     return payload
@@ -267,11 +267,11 @@ cdef unsigned char *reserve_later(
     cdef uint64_t until = 0
     while True:
         is_full = reserved.half
-        has_place = event.settle(<uint32_t>size, &until)
+        has_place = event.find_place(<uint32_t>size, &until)
         payload = utb_reserve(&event.own, flag, <uint32_t>size, reserved)
-        if payload != NULL or not reserved.must_settle or not (is_full or has_place):
+        if payload != NULL or not reserved.needs_place or not (is_full or has_place):
             break
-    if payload != NULL or not reserved.must_settle:
+    if payload != NULL or not reserved.needs_place:
         event.counted += 1
     return payload
 

@@ -54,7 +54,7 @@ cdef class Event:
     cdef public dict defaults   #: dict[str, Any] | None  # values of fields that a call may leave out
 
     cdef bint may_emit(self) noexcept
-    cdef int settle(self, uint32_t size, uint64_t *until) except -1
+    cdef int find_place(self, uint32_t size, uint64_t *until) except -1
     cdef utb_event_stats stats(self) noexcept
 
 cdef inline unsigned char status_of(Event event) noexcept:

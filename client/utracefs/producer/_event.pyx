@@ -24,7 +24,7 @@ from utracefs.producer._binding cimport (
     utb_event_init,
     utb_event_stats,
     utb_event_stats_of,
-    utb_settle,
+    utb_find_place,
     utracefs_detach,
     utracefs_is_wanted,
 )
@@ -114,11 +114,11 @@ cdef class Event:
             on = utracefs_is_wanted(&self.own)
         return on
 
-    cdef int settle(self, uint32_t size, uint64_t *until) except -1:
+    cdef int find_place(self, uint32_t size, uint64_t *until) except -1:
         """Wait for a data ring, or for room in it: whether there is one. until: 0 at first."""
         cdef int has_place
         with nogil:
-            has_place = utb_settle(&self.own, size, until, run_handlers, NULL)
+            has_place = utb_find_place(&self.own, size, until, run_handlers, NULL)
         raise_what_is_set()
         return has_place > 0
 
@@ -152,7 +152,7 @@ cdef class Event:
     @property
     def emitted(self) -> int:
         """Calls of `emit` while the event was on, including lost and refused records."""
-        return self.counted - self.stats().unheard
+        return self.counted - self.stats().unwanted
 
     @property
     def lost(self) -> int:
@@ -194,7 +194,7 @@ cdef class Event:
     def _counts(self) -> tuple[int, int, int]:
         """(emitted, lost, pending). The session's `is_connected` updates `pending`."""
         cdef utb_event_stats stats = self.stats()
-        return self.counted - stats.unheard, stats.lost, stats.pending
+        return self.counted - stats.unwanted, stats.lost, stats.pending
 
     def _start_child(self) -> None:
         """In a forked child: reset the counts."""
@@ -205,7 +205,7 @@ cdef class Event:
         if self.error is not None:
             state = f"refused: {self.error}"
         elif status_of(self) == PENDING:
-            state = "not settled"
+            state = "not known yet"
         else:
             state = "on" if status_of(self) else "off"
         return f"<utracefs.Event {self.declaration!r}, {state}>"

@@ -62,7 +62,7 @@ from utracefs.producer._event cimport MAX_FIELDS, Event, status_of
 cdef extern from "context_vars.h":
     const void *ut_present_context()
     PyObject *ut_context_vars()
-    void ut_put_context_vars_back(PyObject *own, PyObject *before)
+    void ut_restore_context_vars(PyObject *own, PyObject *before)
 
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
@@ -465,7 +465,7 @@ cdef class Running:  #: Generic[_End]
             and in_place(self.parent) is self.parent
         ):
             self.state = ENDED
-            ut_put_context_vars_back(<PyObject *>self.vars_own, <PyObject *>self.vars_before)
+            ut_restore_context_vars(<PyObject *>self.vars_own, <PyObject *>self.vars_before)
         else:
             PyContextVar_Get(context_variable, NULL, &held)
             self.state = ENDED if is_here and held == <PyObject *>self else MISPLACED

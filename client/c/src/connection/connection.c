@@ -360,13 +360,13 @@ static int follow(struct ut_reg *reg)
 
 	if (reg->status_index >= s->status_size)
 		return -EPROTO;
-	reg->was_off = !reg->is_heard && *(const volatile uint8_t *)status == 0;
-	reg->is_heard = 1;
+	reg->was_off = !reg->is_answered && *(const volatile uint8_t *)status == 0;
+	reg->is_answered = 1;
 	ut_reg_place(reg);
 	if (reg->was_off)
-		reg->unheard_until = ut_ring_position(s->ring);
+		reg->unwanted_until = ut_ring_position(s->ring);
 	if (*(const volatile uint8_t *)status == 0 && atomic_load(&reg->status) == &ut_pending)
-		reg->unheard += atomic_exchange(&reg->lost, 0); /* they found the ring full, but were not wanted */
+		reg->unwanted += atomic_exchange(&reg->lost, 0); /* they found the ring full, but were not wanted */
 	ut_reg_point(reg, s->ring || s->flags & UT_TOKENS ? status : &ut_off);
 	return 0;
 }
@@ -460,8 +460,8 @@ static int message_came(struct ut_session *s, const struct ut_message *message)
 		if (!reg && (s->state == UT_OFFERED || s->state == UT_UP) &&
 		    (reg = ut_reg_of(s, (uint32_t)message->write_index)))
 			atomic_fetch_add(&reg->lost, message->count); /* its registration was refused */
-		else if (reg && (reg->was_off || !reg->is_heard) && message->error == EBADF)
-			reg->unheard += message->count;
+		else if (reg && (reg->was_off || !reg->is_answered) && message->error == EBADF)
+			reg->unwanted += message->count;
 		else if (reg)
 			ut_reg_count_refused(reg, message->error, message->count);
 		if (reg && ut_ring_is_taken_in(s->ring)) /* else more of them may be refused */
@@ -639,8 +639,8 @@ void ut_connection_start_child(struct ut_session *s)
 		atomic_store(&reg->lost, 0);
 		reg->refused = 0;
 		reg->nr_refusals = 0;
-		reg->is_heard = reg->was_off = 0;
-		reg->unheard = reg->unheard_until = 0;
+		reg->is_answered = reg->was_off = 0;
+		reg->unwanted = reg->unwanted_until = 0;
 		status = atomic_load(&reg->status);
 		if (s->state == UT_FORKED && status != &ut_pending) {
 			ut_reg_point(reg, &ut_pending);

@@ -75,10 +75,10 @@ struct ut_reg {
 	struct ut_refusal refusals[UT_REFUSALS]; /* by the daemon, for the first few errors; others as the last */
 	unsigned nr_refusals;
 	uint64_t pending; /* set by ut_count_pending */
-	int is_heard;		/* an answer has come, in this process */
+	int is_answered;	/* an answer has come, in this process */
 	int was_off;		/* the first one was "off", and earlier records may still be refused */
-	uint64_t unheard_until; /* the end of these in the ring */
-	uint64_t unheard;	/* their number, as far as known */
+	uint64_t unwanted_until; /* the end of these in the ring */
+	uint64_t unwanted;	 /* their number, as far as known */
 	struct utracefs_event *events;
 	uint32_t room; /* for locs. A signal handler may read the answer, and must not allocate. */
 	struct ut_loc locs[];

@@ -97,18 +97,18 @@ static void put_records(struct ut_session *s)
 	ahead = s->taker;
 	while (has_room(s) && dr_next(&ahead, &taken, s->pages->payload, DR_MAX_PAYLOAD, 0, &holes) == DR_RECORD) {
 		struct ut_reg *reg = ut_reg_of(s, taken.write_index & ~DR_REFUSED);
-		int is_unheard = reg && ahead.tail < reg->unheard_until;
+		int is_unwanted = reg && ahead.tail < reg->unwanted_until;
 
-		if (reg && is_known(s, reg) && !is_unheard) {
+		if (reg && is_known(s, reg) && !is_unwanted) {
 			put_record(s, reg->write_index | (taken.write_index & DR_REFUSED), &taken, s->pages->payload);
 			ahead.tail += taken.bytes;
 			continue;
 		}
 		/* It has to wait; or it is not sent, but earlier ones come first. */
-		if ((reg && reg->state != UT_REFUSED && !is_unheard) || s->batch_size)
+		if ((reg && reg->state != UT_REFUSED && !is_unwanted) || s->batch_size)
 			break;
-		if (is_unheard)
-			reg->unheard++;
+		if (is_unwanted)
+			reg->unwanted++;
 		else if (reg && !(taken.write_index & DR_REFUSED))
 			atomic_fetch_add(&reg->lost, 1);
 		dr_advance(&s->taker, taken.bytes);

@@ -44,7 +44,7 @@ static inline PyObject *ut_context_vars(void)
 }
 
 /* In place of `own`, which the current context must have. */
-static inline void ut_put_context_vars_back(PyObject *own, PyObject *before)
+static inline void ut_restore_context_vars(PyObject *own, PyObject *before)
 {
 #if UT_KNOWN_CONTEXT
     PyThreadState *thread = PyThreadState_Get();
