@@ -443,7 +443,11 @@ class ClientWorld(World):
         self.gone.append(client)
         last = client.last
         has_ring = last.session in (OFFERED, UP) and bool(last.flags & ALL_IS_SENT)
-        if client.exits and self.machine.now < client.exits[0] + CLOSE_NS - 100 * MS:
+        if (
+            client.exits
+            and not client.may_be_killed
+            and self.machine.now < client.exits[0] + CLOSE_NS - 100 * MS
+        ):
             has_ring = last.session in (NEW, OFFERED, UP, SOCKET, SENDS)
             if last.session == NEW:
                 client.generation = client.exits[1]
@@ -726,7 +730,10 @@ class ClientWorld(World):
         for client in list(self.clients):
             self._each_status(client, partial(self._check_status, on))
         for client in [client for client in self.clients if not client.waits]:
-            self._tell(client, FLUSH, 5000, then=partial(self._flushed, client))
+            if client.held:  # until now it waited for that in a flush
+                self._commit(client)
+            if client in self.clients and not client.waits:
+                self._tell(client, FLUSH, 5000, then=partial(self._flushed, client))
         self._settle(SEC * (5 if self._was_off else 1) + 200 * MS)  # reports of refused records are rare
         text = self._read_files(["trace"])["trace"]
         self._tree("write_file", "trace", b"", True)
