@@ -167,7 +167,7 @@ class Client:
         self.unsure: Counter[int] = Counter()
         """By event: records without a ring, which are lost, or the event went off meanwhile."""
         self.may_be_killed = False
-        """At a call of the system."""
+        """It need not have come to the end of its exit(3)."""
         self.is_child = self.by_socket = False
         self.held: tuple[int, Emitted] | None = None
         """A record that a thread is writing: its number, or 0 in a child."""
@@ -712,6 +712,7 @@ class ClientWorld(World):
     def _fall_dead(self, which: int, *_: int) -> None:
         if client := self._pick_client(which, free=False):
             client.kill()
+            client.may_be_killed = True
             self._has_ended(client)
 
     # Looks
