@@ -51,6 +51,8 @@ SELDOM = {
     "rings_are_read_before_all_of_them_are_back",
     "the_log_is_rewritten_in_place",
     "half_a_limit_is_measured_by_what_others_hold",
+    "a_histogram_s_file_goes_before_the_log_says_so",
+    "a_killed_daemon_s_counts_of_losses_are_forgotten",
 }
 """Not found in a minute, or not on every machine: a kill must come at the right place, or a wait."""
 
