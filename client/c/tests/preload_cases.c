@@ -477,6 +477,58 @@ static void hand_over_stopped(int argc, char **argv)
 	CHECK(!"exec");
 }
 
+static int inherited_fd;
+static pthread_barrier_t all_ready;
+
+static void *write_first(void *number)
+{
+	pthread_barrier_wait(&all_ready);
+	CHECK(emit(inherited_fd, 0, 10, (unsigned)(uintptr_t)number) == 12);
+	return NULL;
+}
+
+/* Executed by `hand_over_to_threads`, and by itself, argv[4] times: all threads write first. */
+static void inherited_by_threads(int argc, char **argv)
+{
+	const unsigned left = (unsigned)atoi(argv[4]) - 1;
+	struct timespec now;
+	pthread_t writers[8];
+	char count[16];
+	uintptr_t i;
+
+	(void)argc;
+	inherited_fd = atoi(argv[2]);
+	CHECK(pthread_barrier_init(&all_ready, NULL, 8) == 0);
+	for (i = 0; i < 8; i++)
+		CHECK(pthread_create(&writers[i], NULL, write_first, (void *)(8 * left + i)) == 0);
+	for (i = 0; i < 8; i++)
+		CHECK(pthread_join(writers[i], NULL) == 0);
+	if (left) {
+		snprintf(count, sizeof(count), "%u", left);
+		execl("/proc/self/exe", argv[0], argv[1], argv[2], argv[3], count, argv[5], NULL);
+		CHECK(!"exec");
+	}
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	CHECK(kill(atoi(argv[3]), SIGCONT) == 0);
+	CHECK(now.tv_sec + now.tv_nsec * 1e-9 - atof(argv[5]) < 1);
+}
+
+static void hand_over_to_threads(int argc, char **argv)
+{
+	char number[16], time[32];
+	struct timespec now;
+	int fd;
+
+	(void)argc;
+	CHECK((fd = open(PATH, O_RDWR)) >= 0 && reg(fd, WORK, 0) == 0);
+	CHECK(kill(atoi(argv[2]), SIGSTOP) == 0);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	snprintf(number, sizeof(number), "%d", fd);
+	snprintf(time, sizeof(time), "%.9f", now.tv_sec + now.tv_nsec * 1e-9);
+	execl("/proc/self/exe", argv[0], "inherited_by_threads", number, argv[2], "5", time, NULL);
+	CHECK(!"exec");
+}
+
 /* Writes find files closed that have much to send, while the daemon argv[2] is stopped; to argv[3]. */
 static void strays(int argc, char **argv)
 {
@@ -720,6 +772,8 @@ static const struct test_case cases[] = {
 	{ "inherited_stopped", inherited_stopped },
 	{ "hand_over", hand_over },
 	{ "hand_over_stopped", hand_over_stopped },
+	{ "inherited_by_threads", inherited_by_threads },
+	{ "hand_over_to_threads", hand_over_to_threads },
 	{ "strays", strays },
 	{ "late", late },
 	{ "threads", threads },

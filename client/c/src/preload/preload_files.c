@@ -150,6 +150,19 @@ void ut_file_released(struct ut_file *last)
 	pthread_mutex_unlock(&ut_file_lock);
 }
 
+/* The file of this inode, with one reference more; NULL: there is none. With the lock held. */
+static struct ut_data_file *find(const struct stat *status)
+{
+	struct ut_data_file *file = all;
+
+	while (file && !(file->file.references && file->file.ino == status->st_ino &&
+			 file->file.dev == status->st_dev))
+		file = file->next;
+	if (file)
+		file->file.references++;
+	return file;
+}
+
 /* The same file, opened once more. -1: there is no /proc. */
 static int open_again(int fd, int access)
 {
@@ -240,16 +253,13 @@ struct ut_file *ut_file_adopt(int fd)
 	struct ut_data_file *file;
 	const struct list *list;
 	struct stat now;
+	int access;
 
 	if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &now) < 0 || now.st_size != LIST_SIZE)
 		return NULL;
 	ut_file_begin();
 	pthread_mutex_lock(&ut_file_lock);
-	file = all;
-	while (file && !(file->file.references && file->file.ino == now.st_ino && file->file.dev == now.st_dev))
-		file = file->next;
-	if (file)
-		file->file.references++;
+	file = find(&now);
 	pthread_mutex_unlock(&ut_file_lock);
 	if (file)
 		return &file->file;
@@ -265,16 +275,21 @@ struct ut_file *ut_file_adopt(int fd)
 		return NULL;
 	if (list->magic == LIST_MAGIC && ut_session_open(&session, until) == 0) {
 		replay(session, list, until);
+		access = fcntl(fd, F_GETFL) & O_ACCMODE;
 		pthread_mutex_lock(&ut_file_lock);
-		file = make(session);
-		pthread_mutex_unlock(&ut_file_lock);
-		if (file) {
-			file->file.dev = now.st_dev;
-			file->file.ino = now.st_ino;
-			file->access = fcntl(fd, F_GETFL) & O_ACCMODE;
-		} else {
-			ut_session_close(session, 0);
+		file = find(&now); /* Another thread may have adopted it meanwhile, and written records to it. */
+		if (!file) {
+			file = make(session);
+			if (file) {
+				file->file.dev = now.st_dev;
+				file->file.ino = now.st_ino;
+				file->access = access;
+				session = NULL;
+			}
 		}
+		pthread_mutex_unlock(&ut_file_lock);
+		if (session)
+			ut_session_close(session, until);
 	}
 	munmap((void *)(uintptr_t)list, LIST_SIZE);
 	return file ? &file->file : NULL;

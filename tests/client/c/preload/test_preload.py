@@ -87,6 +87,15 @@ def test_the_first_write_of_another_process_waits_for_no_stopped_daemon(work: Wo
     wait_for(lambda: work.numbers() == {10: [0, 1, 2]}, what=work.numbers)
 
 
+def test_first_writes_of_several_threads_wait_for_no_stopped_daemon(work: Work, program: Path) -> None:
+    """One of the threads adopts the descriptor; the others use its connection."""
+    try:
+        run(program, "hand_over_to_threads", work.daemon.pid)
+    finally:
+        work.daemon.signal(signal.SIGCONT)
+    wait_for(lambda: sorted(work.numbers().get(10, [])) == list(range(40)), what=work.numbers)
+
+
 def test_signal_handlers_write_too(work: Work, program: Path) -> None:
     run(program, "handlers")
     assert work.numbers()[11] == list(range(200))
