@@ -8,6 +8,7 @@ import contextlib
 import errno
 import grp
 import os
+import re
 import socket
 import stat
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,11 @@ from utracefsd.server.sd_notify import ListenFd
 # come, first served, so a flood in it delays every other connection until it is accepted (20 us each). With a
 # full queue connect(2) fails: a program tries again after some milliseconds, a forked child loses its record.
 BACKLOG = 512
+
+MAX_GID = 0xFFFFFFFE
+"""The number behind it means none in the kernel: chown(2) would change nothing."""
+
+_NUMBER = re.compile("[0-9]{1,10}")
 
 
 @contextlib.contextmanager
@@ -103,7 +109,8 @@ def group_id(name: str, *, required: bool) -> int | None:
     """The group's number if its members can get access: the group exists, and this process is in it or root.
     A number needs no name: in a container the group often has none."""
     try:
-        gid = int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid
+        is_number = _NUMBER.fullmatch(name) and int(name) <= MAX_GID
+        gid = int(name) if is_number else grp.getgrnam(name).gr_gid
     except KeyError:
         if required:
             raise TraceError(errno.EINVAL, f"there is no group {name!r}") from None

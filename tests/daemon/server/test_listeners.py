@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from utracefs_protocol.errors import TraceError
-from utracefsd.server.listeners import given_sockets, group_id, listening
+from utracefsd.server.listeners import MAX_GID, given_sockets, group_id, listening
 from utracefsd.server.sd_notify import ListenFd
 
 
@@ -129,6 +129,11 @@ class TestGroups:
 
     def test_a_number_needs_no_name(self) -> None:
         assert group_id("54321", required=True) == 54321
+
+    @pytest.mark.parametrize("name", [str(MAX_GID + 1), str(1 << 32), "1" * 5000])
+    def test_a_number_that_no_group_has(self, name: str) -> None:
+        with pytest.raises(TraceError, match="there is no group"):
+            group_id(name, required=True)
 
     def test_missing(self) -> None:
         assert group_id("no-such-group", required=False) is None
