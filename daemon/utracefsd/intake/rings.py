@@ -202,6 +202,8 @@ class _Owned:
     """Its connection was an administrator's."""
     stored: bool = False
     """The store keeps it."""
+    passed_on: bool = False
+    """Its program lives: it gives the ring to another connection."""
 
 
 class Rings:
@@ -435,6 +437,7 @@ class Rings:
         """
         owned = self._of_connection(fd)
         if owned is not None and (owned.ring.pid, owned.uid) == (peer.pid, peer.uid):
+            owned.passed_on = True
             owned.failed(TraceError(errno.EBUSY, "its program gave the ring to a new connection"))
             self._services.end_failed()
 
@@ -479,7 +482,8 @@ class Rings:
         the next lap. Records behind it wait until the next connection adopts the ring.
         """
         pid, start_time = owned.ring.pid, owned.start_time
-        return pid > 0 and start_time > 0 and self._services.is_running(pid, start_time)
+        is_visible = pid > 0 and start_time > 0
+        return owned.passed_on or (is_visible and self._services.is_running(pid, start_time))
 
     def _forget(self, owned: _Owned, *, for_another: bool = False) -> None:
         """Stop reading a ring. for_another: this daemon continues with it in another object."""

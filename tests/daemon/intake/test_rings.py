@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.daemon.connections.program import NO_STORE, FakeRingServices
-from tests.daemon.intake.producing import adopt_new, copies, new_ring
+from tests.daemon.intake.producing import Producer, Seen, adopt_new, copies, new_ring, number
+from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MIN_DATA_RING
 from utracefsd.intake._data_ring import DataRing
@@ -221,3 +222,23 @@ def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -
     os.close(memory)
     os.close(doorbell)
     rings.close()
+
+
+def test_a_record_that_a_thread_is_writing_while_its_program_passes_the_ring_on(bells: Bells) -> None:
+    """The daemon does not see the program's pid namespace, so it cannot look whether the program lives."""
+    rings, seen, table = bells.rings, Seen(), IndexTable()
+    table.append(seen.tracepoint)
+    peer = Peer(pid=0, uid=os.getuid(), gid=os.getgid(), privileged=True)
+    fd, doorbell = MadeRing.make(SIZE)
+    former = rings.adopt(table, peer, *copies(fd, doorbell), lambda error: rings.drop(former))
+    producer = Producer(former)
+    assert producer.emit(0, number(1), 1, word=8)  # without COMMITTED
+    assert producer.emit(0, number(2), 2)
+    rings.take_from_former(fd, peer)
+    rings.adopt(table, peer, fd, doorbell, lambda error: None)
+    rings.take_in()
+    assert seen.numbers() == []
+    struct.pack_into("<I", producer.memory, DATA, COMMITTED | 8)
+    rings.take_in()
+    assert seen.numbers() == [1, 2]
+    producer.close()
