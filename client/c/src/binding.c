@@ -142,7 +142,7 @@ void utb_event_stats(const struct utracefs_event *event, struct utb_event_stats 
 
 /* ---- the process */
 
-/* For a session whose other events remain. */
+/* The session may have events of other bindings, which remain. */
 static void detach_all(struct ut_session *s)
 {
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next)

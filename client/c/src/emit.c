@@ -131,7 +131,8 @@ void utb_wake(const struct utb_reserved *r)
 	errno = error;
 }
 
-/* In place of a record: the daemon counts it as refused (data_ring.h); without room, as lost. */
+/* Puts a mark in place of the record: the daemon counts it as refused (data_ring.h). Without room for the
+ * mark it counts as lost. */
 static void refuse(struct ut_reg *reg, const char *field, const char *what)
 {
 	size_t begin = strnlen(field, DR_MAX_WHY / 2), end = strnlen(what, DR_MAX_WHY / 2);

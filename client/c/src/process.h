@@ -22,7 +22,8 @@ struct ut_settings {
 	uint32_t local_bytes;	  /* of one whose records go over the socket */
 };
 extern struct ut_settings ut_settings;
-/* Reads the environment. directory: in place of the environment's; or NULL. local_bytes: the same; or 0. */
+/* Reads the environment. A directory that is not NULL, and local_bytes other than 0, are used in place of the
+ * environment's. */
 void ut_settings_read(struct ut_settings *settings, const char *directory, uint64_t local_bytes);
 
 /* Blocks all signals, so hold it only briefly. Not recursive. ut_unlock sets errno to what it was at ut_lock.

@@ -80,7 +80,7 @@ static void unmap_counters(struct ut_outlet *outlet)
 	outlet->counters = (struct data_ring){NULL};
 }
 
-/* For children. */
+/* Gives a parent's ring the mappings in which its forked children count (ut_ring_counters). */
 static void map_counters(struct ut_outlet *outlet)
 {
 	if (!outlet->is_shared || outlet->counters.lost)
@@ -101,7 +101,7 @@ void ut_rings_before_fork(void)
 		}
 }
 
-/* With signals blocked, and no other thread. */
+/* To be called with signals blocked, and without another thread. */
 static void leave_to_parent(struct ut_outlet *outlet)
 {
 	struct data_ring *ring = &outlet->ring;

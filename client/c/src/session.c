@@ -126,7 +126,7 @@ static void end_session(struct ut_session *s)
 
 /* ---- waiting */
 
-/* Of the call that waits in this thread. */
+/* The function that interrupts a wait of this thread. */
 static __thread struct ut_interruption interruption;
 
 struct ut_interruption ut_interrupt_by(struct ut_interruption wanted)
@@ -137,7 +137,7 @@ struct ut_interruption ut_interrupt_by(struct ut_interruption wanted)
 	return before;
 }
 
-/* Without the lock. */
+/* To be called without the lock. */
 int ut_is_interrupted(void)
 {
 	if (interruption.call && !interruption.has_said)
@@ -520,9 +520,9 @@ int ut_reg_ask(struct ut_reg *reg, struct ut_record *record)
 	return error == -ETIMEDOUT || error == -ENOTCONN ? -EFAULT : error;
 }
 
-/* Or cannot: there is no connection, and none is being made. A daemon that has the ring needs the
- * registrations, and finds both also when this process has ended; unless it refuses the connection, so a
- * program waits for its first answer. (Children look before they connect.) */
+/* Whether all is sent that can be: without a connection, and with none being made, nothing can. A daemon that
+ * has the ring needs the registrations, and finds both also when this process has ended; unless it refuses
+ * the connection, so a program waits for its first answer. (Children look before they connect.) */
 static int has_sent_all(void *session)
 {
 	struct ut_session *s = session;

@@ -1,3 +1,4 @@
+/* The daemon's sockets: where they are, and connecting to them. */
 #ifndef UTRACEFS_CONNECTING_H
 #define UTRACEFS_CONNECTING_H
 
@@ -17,11 +18,11 @@ static inline uint64_t ut_clock_ns(void)
 /* A path that fits a socket's address. */
 #define UT_DIRECTORY 108
 
-/* The directories of the sockets, best first; "" for none. directory: in place of the environment's;
- * or NULL. */
+/* The directories of the sockets, best first; "" for none. A directory that is not NULL is used in
+ * place of the environment's. */
 void ut_choose_directories(char directories[2][UT_DIRECTORY], const char *directory);
-/* A connected socket, or -errno: of several errors the first other than "there is nothing". name: of
- * the socket. */
+/* A connected socket, or -errno: of several errors the first other than "there is nothing". `name` is the
+ * socket's. */
 int ut_connect(const char directories[2][UT_DIRECTORY], const char *name);
 /* recv(2) without waiting: the bytes, 0 at the end, or -errno; -EMFILE: not all descriptors beside them were
  * received. They are in `fds`, which the caller then owns. */

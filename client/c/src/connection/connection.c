@@ -123,7 +123,7 @@ void ut_hold(struct ut_session *s)
 
 /* ---- connecting */
 
-/* Since the last connection, or in this child. */
+/* Whether no attempt has failed since the last connection, or in this child. */
 static int has_not_failed(const struct ut_session *s)
 {
 	return s->back_off == UT_FIRST_BACK_OFF_NS;
@@ -185,7 +185,7 @@ void ut_disconnect(struct ut_session *s)
 	end_connection(s);
 }
 
-/* Or it could not be made. */
+/* The connection has ended with this error, or could not be made. */
 static void lose_connection(struct ut_session *s, uint64_t now, int error)
 {
 	s->error = error;
@@ -237,7 +237,7 @@ static int send_first(struct ut_session *s)
 	return ut_send_first(s);
 }
 
-/* Until the next attempt at a full queue. */
+/* The time until the next attempt at a full queue. */
 static uint64_t busy_ns(const struct ut_session *s)
 {
 	uint64_t longer = s->parents ? 0 : (UT_PATIENCE_NS - s->patience) / 4;

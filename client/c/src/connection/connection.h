@@ -263,7 +263,7 @@ void ut_session_give_up(struct ut_session *session, uint32_t *ring, int is_lost)
 
 /* ---- requests.c: with the lock held */
 
-/* For one more request, which may have `more` bytes than a registration. */
+/* Whether there is room for one more request, which may have `more` bytes than a registration. */
 int ut_has_room(const struct ut_session *session, size_t more);
 /* 0, -ENOTCONN, or -EAGAIN if there is no space now. The entry is the last of `asked`. */
 int ut_ask(struct ut_session *session, enum ut_about about, void *what);

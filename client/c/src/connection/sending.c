@@ -26,7 +26,7 @@ static int has_room(const struct ut_session *s)
 	return UT_OUT_BYTES - s->batch_size >= MAX_OBJECT;
 }
 
-/* In the form of the socket, signed if that has room. */
+/* Appends the record in the form of the socket, with its writer if the daemon takes one. */
 static void put_record(struct ut_session *s, uint32_t write_index, const struct dr_taken *taken,
 		       const uint8_t *payload)
 {

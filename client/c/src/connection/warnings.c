@@ -50,8 +50,9 @@ void ut_warnings_are_said(void)
 	are_said = 1;
 }
 
-/* If it is no other file by now, and does not block. Signals are blocked, but the thread may be the program's
- * own: a signal of a closed pipe, or of RLIMIT_FSIZE, is removed, unless the program had one pending. */
+/* Writes the text to standard error, if that is no other file by now, and does not block. Signals are
+ * blocked, but the thread may be the program's own: a signal of a closed pipe, or of RLIMIT_FSIZE, is
+ * removed, unless the program had one pending. */
 static void say(const char *text)
 {
 	struct pollfd polled = {2, POLLOUT, 0};

@@ -6,7 +6,7 @@
 
 /* ---- writing */
 
-/* Without room it removes the whole message. */
+/* If there is no room, the whole message is removed. */
 static void put(struct ut_out *out, const void *bytes, size_t size)
 {
 	if (out->failed || out->room - out->size < size) {
@@ -71,7 +71,7 @@ static void put_array(struct ut_out *out, unsigned count)
 		put_number(out, 0xdc, count, 2);
 }
 
-/* At most 15 members. */
+/* A map may have at most 15 members. */
 static void put_map(struct ut_out *out, unsigned count)
 {
 	put_byte(out, 0x80 | count);
