@@ -652,6 +652,7 @@ class Rings:
             self._forget(owned)
         self._epoll.close()
         os.close(self._bell)
+        self._asleep = False  # consumers that are detached after this ring no bell
 
     def _known(self, owned: _Owned) -> KnownRing:
         return KnownRing(owned.ring.pid, owned.start_time, owned.uid, owned.ring.table.event_ids())

@@ -93,6 +93,13 @@ def bells() -> Iterator[Bells]:
     made.rings.close()
 
 
+def test_consumers_are_detached_after_the_rings_are_closed() -> None:
+    """Those of plug-ins, at the daemon's end."""
+    made = Bells()
+    made.rings.close()
+    made.rings.note_off()
+
+
 def test_a_doorbell_is_neither_read_nor_written(bells: Bells) -> None:
     """A read may block: O_NONBLOCK belongs to the open file, and the producer has that, too."""
     ring = adopt_new(bells.rings, IndexTable(), bells.peer, SIZE, lambda error: None)
