@@ -290,6 +290,8 @@ cdef class DataRing:
         cdef uint32_t i, n
         cdef dict missing = {}, counts = {}, of_one
         for i in range(DR_LOST_COUNTERS):
+            if dr_counted_of(&self.c, i) == 0:
+                continue
             n = min(dr_counted_of(&self.c, i), dr_lost_of(&self.c, i))
             of_one = {}
             if n:
@@ -298,7 +300,7 @@ cdef class DataRing:
                 self.note_counted(i, n)
                 add_numbers(missing, of_one)
                 counts[i] = n
-            elif dr_counted_of(&self.c, i):
+            else:
                 dr_set_counted(&self.c, i, 0)
                 dr_forget_lost_of(&self.c, i, n)
         self.add_marks(position, missing, counts)

@@ -477,7 +477,8 @@ class TestAdopting:
 
         def look() -> tuple[bytes, bytes, bytes]:
             memory = producer.memory
-            return memory[DATA + SIZE :][:4], memory[COUNTED:][:4], stream[192:200]
+            lost, counted = DATA + SIZE, COUNTED
+            return memory[lost : lost + 4], memory[counted : counted + 4], stream[192:200]
 
         def lost_then() -> int:
             """With one more, which the producer counts before the next daemon looks."""
