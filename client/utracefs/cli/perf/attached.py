@@ -34,6 +34,10 @@ from utracefs_protocol.text import bytes_of
 LOOK_S = 0.02
 """Interval of looking for new events. Records emitted before an event is found are not counted."""
 
+BACK_OFF_S = (0.02, 0.25)
+"""Time between attempts to connect to the next daemon: at first, and at most. It doubles. Records
+emitted between its start and the attempt are missed."""
+
 LOST_S = 0.5
 """Interval of reading losses: unread ones are unknown when the daemon ends."""
 
@@ -91,6 +95,7 @@ class Attached(Closing):
         self._lost: Counter[EventName] = Counter()
         self._lost_before: Counter[EventName] = Counter()
         self._gone_since: float | None = None
+        self._next_attempt = self._back_off_s = 0.0
         self._went_away = False
         self._is_first = True
         self._late: list[EventName] = []
@@ -265,7 +270,8 @@ class Attached(Closing):
 
     def _lose(self) -> None:
         if self._gone_since is None:
-            self._gone_since = time.monotonic()
+            self._gone_since = self._next_attempt = time.monotonic()
+            self._back_off_s = BACK_OFF_S[0]
             self._went_away = True
             self.tree.close()
             gone, self.opened = self.opened, {}  # not cleared: a thread may be reading its rings
@@ -279,9 +285,13 @@ class Attached(Closing):
 
     def _is_back(self) -> bool:
         assert self._gone_since is not None
+        if time.monotonic() < self._next_attempt:
+            return False
         try:
             self.tree = connect(self._directory)
         except Failure:
+            self._next_attempt = time.monotonic() + self._back_off_s
+            self._back_off_s = min(2 * self._back_off_s, BACK_OFF_S[1])
             return False
         gone_since, self._gone_since = self._gone_since, None
         self._open_new()

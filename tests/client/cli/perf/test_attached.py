@@ -1,6 +1,7 @@
 """Perf events that are opened as events appear, and again after a restart of the daemon."""
 
 import errno
+import itertools
 import shutil
 import signal
 import time
@@ -217,3 +218,22 @@ def test_nothing_is_missing_silently_when_the_daemon_is_killed(
         assert ("unseen came at least 5 records of user_events:work" in error) == (unseen == [5])
         attached.tree.close()
         counter.tree.close()
+
+
+def test_attempts_to_connect_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, attempts = 100.0, []
+
+    def connect(_: str) -> None:
+        attempts.append(now)
+        raise Failure("tracefs", "no daemon is there")
+
+    monkeypatch.setattr("utracefs.cli.perf.attached.time.monotonic", lambda: now)
+    monkeypatch.setattr("utracefs.cli.perf.attached.connect", connect)
+    gone = Mock(**{"read_file.side_effect": ConnectionError, "read_files.side_effect": ConnectionError})
+    with Attached(gone, [Wanted("work")], SAMPLING) as attached:
+        for _ in range(300):
+            attached.look()
+            now += 0.01
+    pauses = [round(after - before, 2) for before, after in itertools.pairwise(attempts)]
+    assert pauses[:5] == [0.02, 0.04, 0.08, 0.16, 0.25]
+    assert set(pauses[5:]) <= {0.25, 0.26}
