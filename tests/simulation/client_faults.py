@@ -19,7 +19,7 @@ from typing import Any
 from tests.client.c.building import ROOT, SOURCE, build
 from tests.simulation.clients import Host, steps_of, world
 from tests.simulation.simulate import STEPS, Outcome, play
-from utracefsd.intake.rings import Rings
+from utracefsd.intake.rings import Rings, _Owned
 
 OF_THE_CLIENT = {
     "records_are_left_in_the_ring_of_the_last_daemon": (
@@ -98,7 +98,7 @@ def _keep_both(real: Callable[..., Any], rings: Rings, owned: Any, *, for_anothe
 
 
 OF_THE_DAEMON: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "a_ring_whose_former_connection_is_open_is_refused": (Rings, "take_from_former", lambda real, *_: None),
+    "a_ring_whose_former_connection_is_open_is_refused": (_Owned, "belongs_to", lambda real, *_: False),
     "a_ring_of_a_former_connection_is_taken_twice": (Rings, "_forget", _keep_both),
     "the_rest_of_a_dead_program_s_ring_is_dropped": (
         Rings,

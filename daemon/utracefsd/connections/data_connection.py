@@ -632,8 +632,8 @@ class DataConnection:
         self._check_may_have_ring()
         fd, doorbell = self._fd(0, "ring"), self._fd(1, "doorbell")
         if self._rings.in_use(fd):
-            self._services.take_in_all()  # notices the end of a connection that has just had it
-            self._rings.take_from_former(fd, self.peer)
+            # Notices the end of a connection that has just had it; its registrations hold for what is in it.
+            self._services.take_in_all()
         self._fds.remove(fd)
         self._fds.remove(doorbell)
         ring = self._ring = self._rings.adopt(

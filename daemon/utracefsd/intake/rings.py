@@ -202,8 +202,9 @@ class _Owned:
     """Its connection was an administrator's."""
     stored: bool = False
     """The store keeps it."""
-    passed_on: bool = False
-    """Its program lives: it gives the ring to another connection."""
+
+    def belongs_to(self, peer: Peer) -> bool:
+        return (self.ring.pid, self.uid) == (peer.pid, peer.uid)
 
 
 class Rings:
@@ -383,9 +384,13 @@ class Rings:
         """Use a ring that its program made, or an earlier daemon, and take in the records that it holds.
         early: a record may precede the registration of its event.
 
+        A program may hand its ring over again: this ends its former connection, unless it fails. (The program
+        put a file over its socket, which stays open while one of its threads waits in it, or as long as it
+        has a duplicate.)
+
         The descriptors are the ring's from now on, also when it fails. TraceError: EINVAL saying what is
-        wrong with them, EBUSY when another connection has this ring, ENOMEM (the user's share, or the
-        machine's memory).
+        wrong with them, EBUSY when a connection of another process has this ring, ENOMEM (the user's share,
+        or the machine's memory).
         """
         try:
             ring = DataRing.adopt(table, peer.pid, fd, doorbell, peer.share)
@@ -395,7 +400,8 @@ class Rings:
             raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
         key = ring.key
         other = self._by_key.get(key)
-        if other is not None and other not in self._orphans:
+        former = None if other in self._orphans else other
+        if former is not None and not former.belongs_to(peer):
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
         if other is None or other.share != peer.share:
             for resource, amount in _needs(ring.size):
@@ -418,33 +424,23 @@ class Rings:
         known = self._awaited.get(key)
         if known is not None and (not early or known.is_registered_in(len(table))):
             self._wait_no_more([key])
+        if former is not None:
+            former.failed(TraceError(errno.EBUSY, "its program gave the ring to a new connection"))
+            self._services.end_failed()
         return ring
 
     def in_use(self, fd: int) -> bool:
         """Whether a connection has the ring of this memory."""
-        return self._of_connection(fd) is not None
-
-    def _of_connection(self, fd: int) -> _Owned | None:
         key = key_of(fd)
         owned = None if key is None else self._by_key.get(key)
-        return None if owned in self._orphans else owned
-
-    def take_from_former(self, fd: int, peer: Peer) -> None:
-        """A program hands its ring over again: end its former connection, if that still has the ring.
-
-        It put a file over its socket, which stays open while one of its threads waits in it, or as long as it
-        has a duplicate.
-        """
-        owned = self._of_connection(fd)
-        if owned is not None and (owned.ring.pid, owned.uid) == (peer.pid, peer.uid):
-            owned.passed_on = True
-            owned.failed(TraceError(errno.EBUSY, "its program gave the ring to a new connection"))
-            self._services.end_failed()
+        return owned is not None and owned not in self._orphans
 
     def drop(self, ring: DataRing) -> None:
         """Its producer is gone: take in what it committed, and forget the ring; up to a second later if it
         lives, and a thread may still commit a record, or its next connection register the event of one."""
-        owned = self._owned[ring]
+        owned = self._owned.get(ring)
+        if owned is None:
+            return  # another connection of its program has it
         if self._handing_over:
             self._forget(owned)
         elif not (self.gathering and self._leave(owned)):
@@ -483,7 +479,7 @@ class Rings:
         """
         pid, start_time = owned.ring.pid, owned.start_time
         is_visible = pid > 0 and start_time > 0
-        return owned.passed_on or (is_visible and self._services.is_running(pid, start_time))
+        return is_visible and self._services.is_running(pid, start_time)
 
     def _forget(self, owned: _Owned, *, for_another: bool = False) -> None:
         """Stop reading a ring. for_another: this daemon continues with it in another object."""

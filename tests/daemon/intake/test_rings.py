@@ -148,8 +148,9 @@ def test_an_adopted_ring_is_found_among_others_without_a_look_at_them(
     monkeypatch.setattr(os, "fstat", counting)
     adopted = bells.adopt(doorbell)
     assert not set(looked_at) & {ring.fd for ring in rings}
+    other = Peer(pid=1, uid=0, gid=0, privileged=True)
     with pytest.raises(TraceError) as caught:
-        bells.rings.adopt(IndexTable(), bells.peer, *copies(adopted.fd, doorbell), lambda error: None)
+        bells.rings.adopt(IndexTable(), other, *copies(adopted.fd, doorbell), lambda error: None)
     assert caught.value.errno == errno.EBUSY
     assert bells.rings.in_use(adopted.fd)
     bells.rings.drop(adopted)
@@ -241,11 +242,43 @@ def test_a_record_that_a_thread_is_writing_while_its_program_passes_the_ring_on(
     producer = Producer(former)
     assert producer.emit(0, number(1), 1, word=8)  # without COMMITTED
     assert producer.emit(0, number(2), 2)
-    rings.take_from_former(fd, peer)
     rings.adopt(table, peer, fd, doorbell, lambda error: None)
+    assert len(rings) == 1
     rings.take_in()
     assert seen.numbers() == []
     struct.pack_into("<I", producer.memory, DATA, COMMITTED | 8)
     rings.take_in()
     assert seen.numbers() == [1, 2]
     producer.close()
+
+
+@pytest.mark.parametrize("fault", ["no doorbell", "no room to watch"])
+def test_a_ring_stays_where_it_is_when_handing_it_over_fails(
+    fault: str, bells: Bells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rings, seen, table = bells.rings, Seen(), IndexTable()
+    ended: list[TraceError] = []
+
+    def refuse(_: DataRing) -> None:
+        raise TraceError(errno.ENOMEM, "no room to watch a doorbell")
+
+    table.append(seen.tracepoint)
+    fd, doorbell = MadeRing.make(SIZE)
+    former = rings.adopt(table, bells.peer, *copies(fd, doorbell), ended.append)
+    producer = Producer(former)
+    assert producer.emit(0, number(1), 1)
+    with monkeypatch.context() as patched, pytest.raises(TraceError) as caught:
+        if fault == "no room to watch":
+            patched.setattr(rings, "_watch", refuse)
+        second = fd if fault == "no doorbell" else doorbell
+        rings.adopt(IndexTable(), bells.peer, *copies(fd, second), ended.append)
+    assert caught.value.errno == (errno.EINVAL if fault == "no doorbell" else errno.ENOMEM)
+    del caught  # its traceback has the refused ring
+    assert not ended
+    assert rings.in_use(fd)
+    assert producer.emit(0, number(2), 2)
+    rings.take_in()
+    assert seen.numbers() == [1, 2]
+    producer.close()
+    for one in (fd, doorbell):
+        os.close(one)
