@@ -44,7 +44,6 @@ class Opcode(IntEnum):
     RELEASEDIR = 29
     CREATE = 35
     INTERRUPT = 36
-    DESTROY = 38
     IOCTL = 39
     POLL = 40
     BATCH_FORGET = 42

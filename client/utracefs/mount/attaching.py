@@ -5,7 +5,6 @@ root, and users with CAP_SYS_ADMIN in their own user namespace, call mount(2). F
 Debian package fuse3) mounts and sends the descriptor over a socket, whose number is in _FUSE_COMMFD.
 """
 
-import array
 import contextlib
 import ctypes
 import errno
@@ -165,23 +164,15 @@ def _by_helper(directory: str, options: list[str]) -> int:
         if done.returncode:
             reason = done.stderr.strip().removeprefix(f"{_HELPER}: ") or "refused"
             raise OSError(errno.EPERM, f"{_HELPER}: {reason}", directory)
-        device = received(ours)
-    if device is None:
+        received: list[int] = []
+        with contextlib.suppress(OSError):
+            received = socket.recv_fds(ours, 1, 1)[1]
+    if not received:
         raise OSError(errno.EPROTO, f"{_HELPER} gave no descriptor", directory)
+    (device,) = received
+    os.set_inheritable(device, False)
     os.set_blocking(device, False)
     return device
-
-
-def received(sock: socket.socket) -> int | None:
-    fds = array.array("i")
-    with contextlib.suppress(OSError):
-        _data, ancillary, _flags, _ = sock.recvmsg(
-            1, socket.CMSG_SPACE(fds.itemsize), socket.MSG_CMSG_CLOEXEC
-        )
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(content[: fds.itemsize])
-    return fds[0] if fds else None
 
 
 def _without_device(error: OSError) -> str:

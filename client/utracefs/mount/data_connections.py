@@ -8,15 +8,14 @@ meanwhile should not get the error that there are no user events.
 import errno
 import logging
 import os
+import sched
 from collections.abc import Callable, Generator
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias, TypeVar
 
-import attrs
-
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
-from utracefs.mount.operation import Ask, Operation, Steps, Timers, Wait, error
+from utracefs.mount.operation import Ask, Operation, Steps, Wait, error
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.messages.data import OpenFor
 
@@ -45,17 +44,6 @@ _MOST_SAID: Final = 100
 """Maximum of different lines in the log."""
 
 
-@attrs.frozen
-class Process:
-    """The process that a connection is opened for."""
-
-    pid: int
-    start_time: int
-    """Clock ticks since boot: field 22 of /proc/PID/stat."""
-    uid: int
-    gid: int
-
-
 class DataConnections:
     """process_of: returns the process of the calling thread, with the user of the request; OSError(ESRCH).
 
@@ -67,8 +55,8 @@ class DataConnections:
         self,
         connect: Connect,
         *,
-        process_of: Callable[[Header], Process],
-        timers: Timers,
+        process_of: Callable[[Header], OpenFor],
+        timers: sched.scheduler,
         silent: AbstractSet[Channel] = frozenset(),
         reconnects: bool = False,
     ) -> None:
@@ -92,11 +80,11 @@ class DataConnections:
 
     def pause(self) -> Wait:
         """Wait until the next retry."""
-        return Wait(lambda resume: self.timers.later(_STEP_S, lambda: resume(None, None)))
+        return Wait(lambda resume: self.timers.enter(_STEP_S, 0, lambda: resume(None, None)))
 
     def connected(
         self,
-        owner: Process,
+        owner: OpenFor,
         on_notification: OnNotification = lambda _: None,
         on_end: Callable[[Channel], None] = lambda _: None,
     ) -> Asking[Channel]:
@@ -116,11 +104,11 @@ class DataConnections:
             return channel
         raise last
 
-    def _open_for(self, channel: Channel, owner: Process) -> Asking[None]:
+    def _open_for(self, channel: Channel, owner: OpenFor) -> Asking[None]:
         if not self.speaks_for_others:
             return
         try:
-            yield Ask(channel, OpenFor(owner.pid, owner.start_time, owner.uid, owner.gid))
+            yield Ask(channel, owner)
         except OSError as failure:
             if failure.errno != errno.EPERM:
                 raise

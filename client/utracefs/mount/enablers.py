@@ -31,7 +31,7 @@ from typing import Final
 import attrs
 
 from utracefs.mount.channel import Channel
-from utracefs.mount.data_connections import Asking, DataConnections, Process
+from utracefs.mount.data_connections import Asking, DataConnections
 from utracefs.mount.operation import AskEach, Gate
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.processes.memory_thread import MemoryThread
@@ -45,6 +45,7 @@ from utracefs_protocol.messages.data import (
     EventRegistration,
     EventUnregistration,
     NotifyEnablers,
+    OpenFor,
 )
 from utracefs_protocol.messages.rows import Params
 
@@ -156,7 +157,7 @@ class Enablers:
         that they set."""
         if not self._will_refresh:
             self._will_refresh = True
-            self._connections.timers.later(0, self._refresh)
+            self._connections.timers.enter(0, 0, self._refresh)
 
     def _refresh(self) -> None:
         self._will_refresh = False
@@ -229,7 +230,7 @@ class Enablers:
 
     def _connect(self, connected: Connected) -> Asking[None]:
         space = connected.space
-        owner = Process(space.pid, space.start_time, space.uid, space.gid)
+        owner = OpenFor(space.pid, space.start_time, space.uid, space.gid)
         connected.channel = yield from self._connections.connected(
             owner, functools.partial(self._notified, connected), lambda _: self._ended(connected)
         )
@@ -389,7 +390,7 @@ class Enablers:
         if missed and one.retries and not one.connected.is_gone:
             retried.update(missed)
             again = functools.partial(self._set, one.connected, missed, retries=one.retries - 1)
-            self._connections.timers.later(_RETRY_S * 2 ** (_RETRIES - one.retries), again)
+            self._connections.timers.enter(_RETRY_S * 2 ** (_RETRIES - one.retries), 0, again)
 
     def _set_bits(self, connected: Connected, tokens: Iterable[int]) -> list[int]:
         """In the memory thread; returns the bits that could not be set."""
@@ -429,7 +430,4 @@ def _registration(enabler: Enabler) -> EventRegistration:
 def set_bit(space: AddressSpace, key: Key, enabler: Enabler, on: bool) -> bool:
     """In the memory thread: whether it could be written."""
     address, bit = key
-    try:
-        return space.set_bit(address, enabler.size, bit, on)
-    except OSError:
-        return False
+    return space.set_bit(address, enabler.size, bit, on)

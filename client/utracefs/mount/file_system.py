@@ -192,7 +192,6 @@ class FileSystem:
             Opcode.UNLINK: _refusing(errno.EPERM),
             Opcode.RENAME: _refusing(errno.EPERM),
             Opcode.RENAME2: _refusing(errno.EPERM),
-            Opcode.DESTROY: self._destroy,
             Opcode.IOCTL: self._ioctl,
             Opcode.POLL: self._poll,
         }
@@ -275,10 +274,6 @@ class FileSystem:
             *(_BACKGROUND, _BACKGROUND, MAX_WRITE, 1, _MAX_PAGES, 0),
             *[0] * 8,
         )
-
-    def _destroy(self, _header: Header, _body: bytes) -> Steps:
-        yield from ()
-        return b""
 
     def _statfs(self, _header: Header, _body: bytes) -> Steps:
         yield from ()

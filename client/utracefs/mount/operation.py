@@ -9,11 +9,8 @@ Nothing here blocks: `Ask` sends, and the answer resumes the steps.
 """
 
 import errno
-import heapq
-import itertools
 import logging
 import os
-import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
@@ -133,30 +130,6 @@ class Operation:
         else:
             self._waits_for = wait
             wait.start(self._go)
-
-
-class Timers:
-    """For an event loop, whose owner calls `run` when `next_deadline`, on `clock` in seconds, has passed."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
-        self._numbers = itertools.count()
-
-    def later(self, seconds: float, call: Callable[[], object]) -> None:
-        heapq.heappush(self._due, (self._clock() + seconds, next(self._numbers), call))
-
-    def next_deadline(self) -> float | None:
-        return self._due[0][0] if self._due else None
-
-    def run(self) -> None:
-        """Run the due calls, in order; calls that they add run the next time."""
-        now = self._clock()
-        due = []
-        while self._due and self._due[0][0] <= now:
-            due.append(heapq.heappop(self._due)[2])
-        for call in due:
-            call()
 
 
 def error(number: int) -> OSError:

@@ -21,6 +21,7 @@ import enum
 import errno
 import logging
 import os
+import sched
 import select
 import signal
 import socket
@@ -32,10 +33,9 @@ from typing import Any, Final
 from utracefs.mount import attaching
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
-from utracefs.mount.data_connections import DataConnections, Process
+from utracefs.mount.data_connections import DataConnections
 from utracefs.mount.file_system import REQUEST_BYTES, FileSystem
 from utracefs.mount.nodes import Nodes
-from utracefs.mount.operation import Timers
 from utracefs.mount.processes.access import status_of
 from utracefs.mount.processes.address_space import AddressSpaces
 from utracefs.mount.processes.memory_thread import MemoryThread
@@ -44,6 +44,7 @@ from utracefs.mount.user_events_data import UserEventsData
 from utracefs.tree import runtime_dir
 from utracefs.tree.closing import Closing
 from utracefs_protocol.connection import Notification
+from utracefs_protocol.messages.data import OpenFor
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 
 logger = logging.getLogger("utracefs.mount")
@@ -68,7 +69,7 @@ class Signals:
     """`fd` becomes readable when one of them arrived."""
 
     def __init__(self) -> None:
-        self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.fd, self.write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.came = False
 
     def handler(self, _number: int, _frame: FrameType | None) -> None:
@@ -80,13 +81,9 @@ class Signals:
             select.select([self.fd], [], [], seconds)
         return self.came
 
-    @property
-    def write_fd(self) -> int:
-        return self._write_fd
-
     def close(self) -> None:
         os.close(self.fd)
-        os.close(self._write_fd)
+        os.close(self.write_fd)
 
 
 @contextlib.contextmanager
@@ -142,7 +139,7 @@ class Mount(Closing):
         self._buffer = bytearray(REQUEST_BYTES)
         self._device = -1
         self._reconnects = reconnects
-        self._timers = Timers()
+        self._timers = sched.scheduler(time.monotonic)
         self._memory = MemoryThread()
         self._epoll.register(self._memory.fileno(), select.EPOLLIN)
         self.address = os.fsdecode(sock.getpeername())
@@ -183,7 +180,7 @@ class Mount(Closing):
             if stop.came:
                 self._end = End.SIGNAL
                 break
-            for fd, events in self._epoll.poll(self._timeout_s()):
+            for fd, events in self._epoll.poll(self._timers.run(blocking=False)):
                 if fd == self._device:
                     if events & select.EPOLLERR:
                         self._end = self._end or End.UNMOUNTED
@@ -197,7 +194,6 @@ class Mount(Closing):
                     on_end()
                 elif fd == self._memory.fileno():
                     self._memory.on_ready()
-            self._timers.run()
         return self._end
 
     def close(self) -> None:
@@ -217,10 +213,6 @@ class Mount(Closing):
         for fd in list(self._processes):
             self._forget_process(fd)
         self._epoll.close()
-
-    def _timeout_s(self) -> float | None:
-        first = self._timers.next_deadline()
-        return None if first is None else max(0.0, first - time.monotonic())
 
     def _answer_some(self) -> None:
         for _ in range(_TURN):
@@ -280,7 +272,7 @@ class Mount(Closing):
             on_end=on_end or self._channel_ended,
             on_close=self._unwatch,
             on_notification=on_notification,
-            later=self._timers.later,
+            later=lambda seconds, call: self._timers.enter(seconds, 0, call),
             silent=silent,
         )
         self._channels[channel.fileno()] = channel
@@ -326,14 +318,14 @@ class Mount(Closing):
         try:
             self._main = self.connect()
         except OSError:
-            self._timers.later(RECONNECT_S, self._look_for_daemon)
+            self._timers.enter(RECONNECT_S, 0, self._look_for_daemon)
             return
         logger.info("%s is back", self.address)
         self._files.daemon_came(self._main)
         self._data.daemon_came()
 
 
-def _process_of(header: Header) -> Process:
+def _process_of(header: Header) -> OpenFor:
     """Process of the calling thread, which waits. OSError(ESRCH): /proc does not show it."""
     start_time = None
     with contextlib.suppress(OSError):
@@ -341,7 +333,7 @@ def _process_of(header: Header) -> Process:
         start_time = start_time_of(pid)
     if start_time is None:
         raise OSError(errno.ESRCH, f"/proc does not show process {header.pid}")
-    return Process(pid, start_time, header.uid, header.gid)
+    return OpenFor(pid, start_time, header.uid, header.gid)
 
 
 def _is_killed(tid: int) -> bool:

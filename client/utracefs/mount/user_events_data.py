@@ -24,7 +24,7 @@ import attrs
 from utracefs.mount import abi, user_reg
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
-from utracefs.mount.data_connections import Asking, DataConnections, Process
+from utracefs.mount.data_connections import Asking, DataConnections
 from utracefs.mount.enablers import Connected, Enablers, Key, WatchProcess, set_bit
 from utracefs.mount.operation import Ask, Steps, Wait, error
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
@@ -33,7 +33,7 @@ from utracefs.mount.user_reg import Command, UserReg, UserUnreg
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefs_protocol.limits import MAX_COMMAND_STRING, MAX_DATA_OBJECT
-from utracefs_protocol.messages.data import EventDeletion, EventRegistration, Registered, Write
+from utracefs_protocol.messages.data import EventDeletion, EventRegistration, OpenFor, Registered, Write
 
 MAX_RECORD: Final = MAX_DATA_OBJECT - 64
 """Limit in bytes of a write that is passed to the daemon, in one object. No consumer keeps longer records:
@@ -64,7 +64,7 @@ class _Event:
 class DataFile:
     """An open file; the kernel has a number for it, however many descriptors there are."""
 
-    owner: Process
+    owner: OpenFor
     channel: Channel
     events: list[_Event] = attrs.field(factory=list)
     """By write_index."""

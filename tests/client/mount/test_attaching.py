@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,10 +189,3 @@ class TestWithoutFuse:
         assert caught.value.filename == str(tmp_path)
         assert caught.value.errno in (errno.EINVAL, errno.EPERM)
         assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_socket_that_is_closed_brings_nothing() -> None:
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    with ours:
-        assert attaching.received(ours) is None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import errno
 import gc
+import sched
 import select
 import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from utracefs.mount.channel import ANSWER_S, Channel
-from utracefs.mount.operation import Timers
 from utracefs_protocol.connection import (
     Connection,
     Notification,
@@ -33,7 +33,7 @@ class Line:
         ours, self.theirs = socket.socketpair()
         self.theirs.setblocking(False)
         self.now = 0.0
-        self.timers = Timers(lambda: self.now)
+        self.timers = sched.scheduler(lambda: self.now)
         self.silent: set[Channel] = set()
         self.events: list[Any] = []
         self.answers: list[Any] = []
@@ -42,7 +42,7 @@ class Line:
             on_writing=lambda channel, wanted: self.events.append(wanted),
             on_close=lambda channel: self.events.append("close"),
             on_end=lambda channel: self.events.append("end"),
-            later=self.timers.later,
+            later=self.later,
             silent=self.silent,
             clock=lambda: self.now,
         )
@@ -54,9 +54,12 @@ class Line:
     def note(self, result: Any, error: OSError | None) -> None:
         self.answers.append(result if error is None else errno.errorcode[error.errno or 0])
 
+    def later(self, seconds: float, call: Callable[[], object]) -> None:
+        self.timers.enter(seconds, 0, call)
+
     def pass_time(self, now: float) -> None:
         self.now = now
-        self.timers.run()
+        self.timers.run(blocking=False)
 
     def asked(self) -> list[Request]:
         """The requests that the daemon has received."""
@@ -102,14 +105,14 @@ def test_answers_in_any_order(line: Line) -> None:
 
 def test_no_answer_in_time(line: Line) -> None:
     line.ask(Read(1, 10), answer_s=None)
-    assert line.timers.next_deadline() is None
+    assert not line.timers.queue
     late = line.ask(StatPath(b"trace"))
     line.now = 1.0
     line.ask(StatPath(b"trace"))
-    assert line.timers.next_deadline() == ANSWER_S
+    assert line.timers.queue[0].time == ANSWER_S
     line.pass_time(ANSWER_S)
     assert line.answers == ["ETIMEDOUT"]
-    assert line.timers.next_deadline() == ANSWER_S + 1
+    assert line.timers.queue[0].time == ANSWER_S + 1
     line.say(encode_response(late, {}))
     assert line.answers == ["ETIMEDOUT"]
 
@@ -117,10 +120,10 @@ def test_no_answer_in_time(line: Line) -> None:
 def test_one_that_may_take_less_time_is_not_kept_waiting_by_others(line: Line) -> None:
     first = line.ask(StatPath(b"trace"))
     second = line.ask(Read(1, 10), answer_s=2.0)
-    assert line.timers.next_deadline() == 2.0
+    assert line.timers.queue[0].time == 2.0
     line.pass_time(2.0)
     assert line.answers == ["ETIMEDOUT"]
-    assert line.timers.next_deadline() == ANSWER_S
+    assert line.timers.queue[0].time == ANSWER_S
     assert line.silent == {line.channel}
     line.say(encode_response(second, b"late") + encode_response(first, 1))
     assert line.answers == ["ETIMEDOUT", 1] and not line.silent
@@ -133,7 +136,7 @@ def test_a_closed_channel_does_not_stay_until_its_deadline(line: Line) -> None:
         on_writing=lambda channel, wanted: None,
         on_close=lambda channel: None,
         on_end=lambda channel: None,
-        later=line.timers.later,
+        later=line.later,
         clock=lambda: line.now,
     )
     channel.send(StatPath(b"trace"), line.note)
@@ -162,7 +165,7 @@ def test_a_daemon_that_does_not_close_its_end(line: Line) -> None:
     msgid = line.ask(StatPath(b"trace"))
     line.channel.finish(lambda: line.answers.append("finished"))
     line.say(encode_response(msgid, 1))
-    assert line.timers.next_deadline() == ANSWER_S
+    assert line.timers.queue[0].time == ANSWER_S
     line.pass_time(ANSWER_S)
     assert line.answers == [1, "finished"]
     assert line.channel.closed

@@ -10,12 +10,12 @@ import pytest
 
 from tests.client.mount.kernel.fake_kernel import NIL, Kernel
 from utracefs.mount.channel import Channel
-from utracefs.mount.data_connections import AWAY_S, Asking, Process
+from utracefs.mount.data_connections import AWAY_S, Asking
 from utracefs.mount.operation import Operation, Steps
 from utracefs_protocol.messages.data import OpenFor
 from utracefs_protocol.messages.rows import Params
 
-OWNER = Process(77, 5000, 1000, 100)
+OWNER = OpenFor(77, 5000, 1000, 100)
 
 
 class Daemon:

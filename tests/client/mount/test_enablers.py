@@ -145,12 +145,12 @@ class TestChanges:
         space = world.space()
         enablers = [world.add(space, bit) for bit in range(3)]
         world.memory.is_late = True
-        world.kernel.timers.run()
+        world.kernel.timers.run(blocking=False)
         world.memory.run()
         before = world.spaces.refreshes
         for seq, enabler in enumerate(enablers, 1):
             world.change(seq, (enabler, 1))
-        world.kernel.timers.run()
+        world.kernel.timers.run(blocking=False)
         world.memory.run()
         assert world.spaces.refreshes == before + 2  # the second and third change were set together
 
@@ -183,7 +183,7 @@ class TestChanges:
     def test_changes_meanwhile_add_no_retries(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         space = world.space()
         one, other = world.add(space, 0), world.add(space, 9)
-        world.kernel.timers.run()
+        world.kernel.timers.run(blocking=False)
         tries: list[int] = []
         monkeypatch.setattr(FakeSpace, "set_bit", lambda *arguments: tries.append(arguments[3]))
         for seq in range(1, 101):
@@ -209,7 +209,7 @@ class TestChanges:
         space.read_only.add(WORD)
         world.change(1, (one, 1))
         world.kernel.pass_time(11)
-        assert world.kernel.timers.next_deadline() is None
+        assert not world.kernel.timers.queue
         space.read_only.clear()
         world.kernel.pass_time(1)
         assert space.word(WORD) == 0
@@ -282,7 +282,7 @@ class TestProcesses:
         child = world.spaces.fork(parent, 78)
         daemon.enabled = True
         world.change(1, (one, 1))
-        world.kernel.timers.run()
+        world.kernel.timers.run(blocking=False)
         assert world.channels[1].log[0] == OpenFor(78, 5000, 1000, 0)
         assert (parent.word(WORD), child.word(WORD)) == (1, 1)
         [copy] = child.enablers.values()
@@ -308,7 +308,7 @@ class TestProcesses:
         world.add(space, 0)
         world.spaces.gone.append(space)
         world.enablers.refresh_later()
-        world.kernel.timers.run()
+        world.kernel.timers.run(blocking=False)
         assert world.channels[0].closed and world.enablers.leaving.is_open
         world.enablers.daemon_came()
         assert len(world.channels) == 1
@@ -318,7 +318,7 @@ class TestProcesses:
         world.add(space, 0)
         world.spaces.gone.append(space)
         world.kernel.watched[77]()
-        world.kernel.timers.run()
+        world.kernel.timers.run(blocking=False)
         assert world.channels[0].closed and not world.kernel.watched
 
     def test_a_process_that_cannot_be_watched(self, world: World) -> None:
@@ -330,7 +330,7 @@ class TestProcesses:
         world.add(space, 0)
         world.spaces.gone.append(space)
         world.enablers.refresh_later()
-        world.kernel.timers.run()
+        world.kernel.timers.run(blocking=False)
         assert world.channels[0].closed
 
     def test_a_process_that_ends_during_a_request(self, world: World, daemon: Daemon) -> None:
@@ -339,7 +339,7 @@ class TestProcesses:
         world.add(space, 0)
         world.spaces.gone.append(space)
         world.enablers.refresh_later()
-        world.kernel.timers.run()
+        world.kernel.timers.run(blocking=False)
         [channel] = world.channels
         assert not channel.closed
         while channel.asked:
@@ -366,7 +366,7 @@ class TestProcesses:
         world.spaces.refresh = fail  # type: ignore[method-assign]
         with caplog.at_level(logging.ERROR):
             world.enablers.refresh_later()
-            world.kernel.timers.run()
+            world.kernel.timers.run(blocking=False)
         assert "no more descriptors" in caplog.text
 
 

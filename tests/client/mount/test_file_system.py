@@ -95,7 +95,6 @@ class TestInit:
 
     def test_what_is_not_known(self, kernel: Kernel) -> None:
         fails(errno.ENOSYS, lambda: kernel.call(22, 1))
-        assert kernel.call(Opcode.DESTROY, 0) == b""
         assert len(kernel.call(Opcode.STATFS, 1)) == abi.STATFS_OUT.size
 
 

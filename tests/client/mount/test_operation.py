@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import logging
+import sched
 from typing import Any
 
 import pytest
 
 from tests.client.mount.kernel.fake_kernel import FakeChannel
 from utracefs.mount.channel import ANSWER_S
-from utracefs.mount.operation import Ask, AskEach, Gate, Operation, Steps, Timers, Wait
+from utracefs.mount.operation import Ask, AskEach, Gate, Operation, Steps, Wait
 from utracefs_protocol.messages.tracefs import Open, Read
 
 
@@ -118,54 +119,20 @@ class Clock:
         return self.now
 
 
-def test_in_their_order() -> None:
-    clock = Clock()
-    timers = Timers(clock)
-    seen: list[str] = []
-    assert timers.next_deadline() is None
-    timers.later(2, lambda: seen.append("second"))
-    timers.later(1, lambda: seen.append("first"))
-    timers.later(1, lambda: seen.append("first, too"))
-    assert timers.next_deadline() == 11
-    timers.run()
-    assert seen == []
-    clock.now = 11
-    timers.run()
-    assert seen == ["first", "first, too"]
-    clock.now = 13
-    timers.run()
-    assert seen == ["first", "first, too", "second"]
-    assert timers.next_deadline() is None
-
-
-def test_what_is_put_in_meanwhile_comes_next_time() -> None:
-    timers = Timers(Clock())
-    seen: list[int] = []
-
-    def again() -> None:
-        seen.append(1)
-        timers.later(0, again)
-
-    timers.later(0, again)
-    timers.run()
-    timers.run()
-    assert seen == [1, 1]
-
-
 def test_a_pause() -> None:
     clock = Clock()
-    timers = Timers(clock)
+    timers = sched.scheduler(clock)
     ended: list[tuple[bytes, int]] = []
 
     def steps() -> Steps:
-        yield Wait(lambda resume: timers.later(0.5, lambda: resume(None, None)))
+        yield Wait(lambda resume: timers.enter(0.5, 0, lambda: resume(None, None)))
         return b"later"
 
     operation = Operation(steps(), lambda reply, error: ended.append((reply, error)))
     operation.start()
     operation.interrupt()
-    timers.run()
+    timers.run(blocking=False)
     assert ended == []
     clock.now += 0.5
-    timers.run()
+    timers.run(blocking=False)
     assert ended == [(b"later", 0)]

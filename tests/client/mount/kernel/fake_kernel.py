@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sched
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,13 +15,14 @@ import attrs
 from utracefs.mount import abi
 from utracefs.mount.abi import Header, Opcode
 from utracefs.mount.channel import ANSWER_S, Channel, Resume
-from utracefs.mount.data_connections import DataConnections, Process
+from utracefs.mount.data_connections import DataConnections
 from utracefs.mount.file_system import FileSystem
 from utracefs.mount.nodes import Nodes
-from utracefs.mount.operation import Timers, Wait
+from utracefs.mount.operation import Wait
 from utracefs.mount.processes.address_space import Enabler
 from utracefs.mount.user_events_data import UserEventsData
 from utracefs_protocol.connection import Notification
+from utracefs_protocol.messages.data import OpenFor
 from utracefs_protocol.messages.rows import Params
 
 NIL = object()
@@ -255,7 +257,7 @@ class Kernel:
         """Threads."""
         self.start_times: dict[int, int] = {77: 5000}
         self.nodes = Nodes(uid=10, gid=20, time_s=30)
-        self.timers = Timers(lambda: self.now)
+        self.timers = sched.scheduler(lambda: self.now)
         self.spaces = FakeSpaces()
         self.watched: dict[int, Callable[[], None]] = {}
         """By pid, what to call at its end."""
@@ -304,15 +306,15 @@ class Kernel:
         self.watched[pid] = on_end
         return lambda: self.watched.pop(pid, None)
 
-    def _process_of(self, header: Header) -> Process:
-        return Process(header.pid, self.start_times.get(header.pid, 5000), header.uid, header.gid)
+    def _process_of(self, header: Header) -> OpenFor:
+        return OpenFor(header.pid, self.start_times.get(header.pid, 5000), header.uid, header.gid)
 
     def pass_time(self, seconds: float) -> None:
         """In small steps, with the timers that are due."""
         until = self.now + seconds
         while self.now < until:
             self.now += 0.005
-            self.timers.run()
+            self.timers.run(blocking=False)
 
     def _reply(self, message: bytes) -> bool:
         length, error, unique = abi.OUT_HEADER.unpack_from(message)
