@@ -20,6 +20,7 @@ import functools
 import mmap
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -27,13 +28,14 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from tests.client.c.building import build
+from tests.client.c.building import SOURCE, build
 from tests.simulation.model import LINE, Wrong, expect
 from tests.simulation.world import USERS, Step, World
 from tests.simulation.world import world as a_world
@@ -41,28 +43,7 @@ from utracefsd.daemon import GATHER_NS, HAND_OVER_NS
 
 _COMMAND = struct.Struct("<IiQQ512s")
 _REPLY = struct.Struct("<IiII2Q8Q")
-(
-    START,
-    DECLARE,
-    EMIT,
-    RESERVE,
-    COMMIT,
-    STATUS,
-    FLUSH,
-    CLOSE,
-    EXIT,
-    FORK,
-    COVER,
-    CLOSE_ALL,
-    PLAN,
-    TURN,
-    RESUME,
-) = range(15)
-DONE, WAITS, WAITS_ON, STOPPED, CONNECTS = range(5)
-HAS_THREAD, THREAD_IS_STOPPED, MAIN_IS_STOPPED, ALL_IS_SENT = 1, 2, 4, 8
 FOREVER = (1 << 64) - 1
-(NONE, NEW, WAITING, FORKED, OFFERED, SOCKET, UP, SENDS, CLOSED) = range(9)
-"""The states of a program's session, as in states.h."""
 
 MS = 1_000_000
 SEC = 1000 * MS
@@ -74,6 +55,23 @@ STUCK_S = 20.0
 CLOSE_NS = SEC // 2
 """An exit waits so long at most (UT_CLOSE_NS)."""
 DIRECTORY = "/simulated"
+
+
+def _enum_with(member: str, file: str, start: int = 0) -> Any:
+    """The enum of a C file whose first member is this one. start: its number, if the file gives none."""
+    text = re.sub(r"/\*.*?\*/", "", (SOURCE / file).read_text(), flags=re.DOTALL)
+    found = re.search(rf"enum\b[^{{;]*\{{\s*({member}\b[^}}]*)\}}", text)
+    assert found, member
+    members = [line.partition("=") for line in re.sub(r"\s", "", found[1]).strip(",").split(",")]
+    numbers = {name.removeprefix("UT_"): int(n or i) for i, (name, _, n) in enumerate(members, start)}
+    return IntEnum(member, numbers)
+
+
+Command = _enum_with("START", "tests/simulated.c")
+Answer = _enum_with("DONE", "tests/simulated.c")
+Flag = _enum_with("HAS_THREAD", "tests/simulated.c")
+Session = _enum_with("UT_NEW", "src/connection/states.h", 1)
+"""The state of a program's session; 0: it has none."""
 
 
 class Ended(Exception):
@@ -112,7 +110,7 @@ class Host:
     def start(self, pid: int, environment: str) -> socket.socket:
         """Its control."""
         ours, theirs = control()
-        command = _COMMAND.pack(START, pid, 0, 0, environment.encode())
+        command = _COMMAND.pack(Command.START, pid, 0, 0, environment.encode())
         try:
             socket.send_fds(self._control, [command], [theirs.fileno()])
         except BrokenPipeError:
@@ -196,18 +194,18 @@ class Client:
     @property
     def is_stopped(self) -> bool:
         """One of its threads."""
-        return bool(self.last.flags & (THREAD_IS_STOPPED | MAIN_IS_STOPPED))
+        return bool(self.last.flags & (Flag.THREAD_IS_STOPPED | Flag.MAIN_IS_STOPPED))
 
     @property
     def has_thread(self) -> bool:
-        return bool(self.last.flags & HAS_THREAD)
+        return bool(self.last.flags & Flag.HAS_THREAD)
 
     def ask(
         self, what: int, a: int = 0, b: int = 0, c: int = 0, text: str = "", *, fd: int = -1, then: Then
     ) -> None:
         self._send(_COMMAND.pack(what, a, b, c, text.encode()), fd)
         reply = self._next()
-        if reply.what == DONE:
+        if reply.what == Answer.DONE:
             then(reply)
         else:
             self.doing.append((what, then))
@@ -216,18 +214,18 @@ class Client:
         """A turn of its native thread: whether it had something to do."""
         if not self.has_thread:
             return False
-        self._send(_COMMAND.pack(TURN, 0, 0, 0, b""))
+        self._send(_COMMAND.pack(Command.TURN, 0, 0, 0, b""))
         return bool(self._next().result)
 
     def resume(self) -> bool:
         """Its main thread, which waits: whether it need not any more."""
         if not self.doing:
             return False
-        self._send(_COMMAND.pack(RESUME, 0, 0, 0, b""))
+        self._send(_COMMAND.pack(Command.RESUME, 0, 0, 0, b""))
         reply = self._next()
-        if reply.what == DONE:
+        if reply.what == Answer.DONE:
             self.doing.pop()[1](reply)
-        return reply.what != WAITS_ON
+        return bool(reply.what != Answer.WAITS_ON)
 
     def due(self) -> int:
         """When one of its threads looks again by itself."""
@@ -254,7 +252,7 @@ class Client:
             if not data:
                 raise Ended
             what, result, flags, session, thread_until, main_until, *values = _REPLY.unpack(data)
-            if what != CONNECTS:
+            if what != Answer.CONNECTS:
                 self.last = Reply(what, result, flags, session, thread_until, main_until, tuple(values))
                 return self.last
             sock = self._world.connect(self)
@@ -442,14 +440,20 @@ class ClientWorld(World):
         del self.machine.processes[client.pid]
         self.gone.append(client)
         last = client.last
-        has_ring = last.session in (OFFERED, UP) and bool(last.flags & ALL_IS_SENT)
+        has_ring = last.session in (Session.OFFERED, Session.UP) and bool(last.flags & Flag.ALL_IS_SENT)
         if (
             client.exits
             and not client.may_be_killed
             and self.machine.now < client.exits[0] + CLOSE_NS - 100 * MS
         ):
-            has_ring = last.session in (NEW, OFFERED, UP, SOCKET, SENDS)
-            if last.session == NEW:
+            has_ring = last.session in (
+                Session.NEW,
+                Session.OFFERED,
+                Session.UP,
+                Session.SOCKET,
+                Session.SENDS,
+            )
+            if last.session == Session.NEW:
                 client.generation = client.exits[1]
         has_daemon = self.daemon is not None and client.generation == self.generation
         # Its daemon waits a second for a record that was not committed, and those behind it.
@@ -497,7 +501,7 @@ class ClientWorld(World):
         if client := self._pick_client(which):
             event %= len(EVENTS)
             client.declared.add(event)
-            self._tell(client, DECLARE, event, text=EVENTS[event])
+            self._tell(client, Command.DECLARE, event, text=EVENTS[event])
 
     def _emit(self, which: int, event: int, number: int, how: int) -> None:
         client = self._pick_client(which)
@@ -516,7 +520,7 @@ class ClientWorld(World):
             return  # the buffer would lose records
         self._bytes += count * (size + 64)
         made = self._emitted_by(client, event, count)
-        was_waiting = client.last.session == WAITING and not client.is_child
+        was_waiting = client.last.session == Session.WAITING and not client.is_child
         first = self.numbers - count + 1
 
         def then(reply: Reply) -> None:
@@ -525,14 +529,14 @@ class ClientWorld(World):
             results = [reply.values[0] >> 2 * i & 3 for i in range(count)]
             made.committed = {first + i for i, result in enumerate(results) if result == 1}
             client.tried[made.event] += count - results.count(0)
-            if reply.session not in (UP, SENDS):
+            if reply.session not in (Session.UP, Session.SENDS):
                 client.unsure[made.event] += results.count(2)
             self.reached["a full ring"] += 2 in results
             self._note(f"  {client.pid} e{made.event} from {first}: {results}")
-            if was_waiting and reply.session == WAITING and any(results):
+            if was_waiting and reply.session == Session.WAITING and any(results):
                 raise Wrong(f"events of {client.pid} are on without a daemon")
 
-        self._tell(client, EMIT, made.event, first, number % 5 | size << 8 | count << 32, then=then)
+        self._tell(client, Command.EMIT, made.event, first, number % 5 | size << 8 | count << 32, then=then)
 
     def _emitted_by(self, client: Client, event: int, count: int) -> Emitted:
         known = sorted(client.declared)
@@ -560,9 +564,9 @@ class ClientWorld(World):
                 client.held = n, made
             elif reply.result == 2:
                 client.tried[made.event] += 1
-                client.unsure[made.event] += reply.session not in (UP, SENDS)
+                client.unsure[made.event] += reply.session not in (Session.UP, Session.SENDS)
 
-        self._tell(client, RESERVE, made.event, then=then)
+        self._tell(client, Command.RESERVE, made.event, then=then)
 
     def _commit(self, client: Client) -> None:
         """In a child it is lost: it was its parent's."""
@@ -582,7 +586,7 @@ class ClientWorld(World):
                 made.ended = self._commands
                 made.committed = {n}
 
-        self._tell(client, COMMIT, b=n, then=then)
+        self._tell(client, Command.COMMIT, b=n, then=then)
 
     def _step(self, which: int, *_: int) -> None:
         """Its threads do what there is to do, once."""
@@ -629,14 +633,14 @@ class ClientWorld(World):
         if (
             client is None
             or len(self.clients) == MOST_CLIENTS
-            or any(what != FLUSH for what, _ in client.doing)
+            or any(what != Command.FLUSH for what, _ in client.doing)
             or client.is_stopped
         ):
             return
         pid = self.machine.start(client.uid)
         ours, theirs = control()
-        self._tell(client, PLAN)  # nothing: its child is there with the answer
-        self._tell(client, FORK, pid, how % 4 == 0, fd=theirs.fileno())
+        self._tell(client, Command.PLAN)  # nothing: its child is there with the answer
+        self._tell(client, Command.FORK, pid, how % 4 == 0, fd=theirs.fileno())
         theirs.close()
         child = client.child(pid, ours)
         if how % 4 == 0:
@@ -648,7 +652,7 @@ class ClientWorld(World):
     def _close(self, which: int, *_: int) -> None:
         if client := self._pick_without_record(which):
             client.is_closed = True
-            self._tell(client, CLOSE)
+            self._tell(client, Command.CLOSE)
 
     def _pick_without_record(self, which: int) -> Client | None:
         """One whose threads are not writing a record, which would be in no number."""
@@ -661,24 +665,24 @@ class ClientWorld(World):
 
     def _exits(self, client: Client) -> None:
         client.exits = self.machine.now, self.generation
-        self._tell(client, EXIT)
+        self._tell(client, Command.EXIT)
 
     def _flush(self, which: int, how: int, *_: int) -> None:
         if client := self._pick_client(which):
             ms = (0, 20, 3000)[how % 3]
-            self._tell(client, FLUSH, ms, then=partial(self._flushed, client, may_fail=True))
+            self._tell(client, Command.FLUSH, ms, then=partial(self._flushed, client, may_fail=True))
 
     def _plan(self, which: int, ends: int, calls: int, *_: int) -> None:
         """It stops, or is killed, at a call of the system."""
         if client := self._pick_client(which):
             client.may_be_killed |= bool(ends % 2)
-            self._tell(client, PLAN, ends % 2, 1 + calls % 30)
+            self._tell(client, Command.PLAN, ends % 2, 1 + calls % 30)
 
     def _cover(self, which: int, keeps: int, *_: int) -> None:
         """It puts a file over the library's socket, which may stay open elsewhere."""
         if client := self._pick_client(which):
             client.has_new_ring = True  # if its daemon sees the end of the connection first
-            self._tell(client, COVER, keeps % 2)
+            self._tell(client, Command.COVER, keeps % 2)
 
     def _close_all(self, which: int, *_: int) -> None:
         """It closes all of its descriptors."""
@@ -686,7 +690,7 @@ class ClientWorld(World):
             client.has_closed_ring = client.has_new_ring = True
             if not client.by_socket and not self._was_off:
                 self._note_unsure([client])
-            self._tell(client, CLOSE_ALL)
+            self._tell(client, Command.CLOSE_ALL)
 
     def _note_unsure(self, clients: list[Client]) -> None:
         """A program has closed its ring, and has yet to notice that. A living daemon reads the rest; the
@@ -734,7 +738,7 @@ class ClientWorld(World):
             if client.held:  # until now it waited for that in a flush
                 self._commit(client)
             if client in self.clients and not client.waits:
-                self._tell(client, FLUSH, 5000, then=partial(self._flushed, client))
+                self._tell(client, Command.FLUSH, 5000, then=partial(self._flushed, client))
         self._settle(SEC * (5 if self._was_off else 1) + 200 * MS)  # reports of refused records are rare
         text = self._read_files(["trace"])["trace"]
         self._tree("write_file", "trace", b"", True)
@@ -762,11 +766,11 @@ class ClientWorld(World):
     def _each_status(self, client: Client, then: Callable[[Client, int, Reply], object]) -> None:
         for event in sorted(client.declared):
             if client in self.clients and not client.waits:  # also after the answer for another one
-                self._tell(client, STATUS, event, then=partial(then, client, event))
+                self._tell(client, Command.STATUS, event, then=partial(then, client, event))
 
     def _check_status(self, on: set[int], client: Client, event: int, reply: Reply) -> None:
         """It says whether a consumer is attached. A child waits for its first record."""
-        wanted = {FORKED: 0x40, SENDS if client.by_socket else UP: int(event in on)}
+        wanted = {Session.FORKED: 0x40, Session.SENDS if client.by_socket else Session.UP: int(event in on)}
         if client.is_closed:
             wanted = {reply.session: 0}
         expect(f"status of e{event} in {client.pid}", reply.values[0], wanted.get(reply.session))

@@ -66,7 +66,10 @@ class Disk:
         def carry_out(*args: Any, **kwargs: Any) -> Any:
             if self.dead:
                 raise Killed(name)
-            self._in_record = _takes_memory(name, args) or (self._in_record and name == "unlink")
+            if name in ("open", "posix_fallocate"):
+                self._in_record = _takes_memory(name, args)
+            elif name != "unlink":
+                self._in_record = False
             if self.full and name == "posix_fallocate":
                 self.reached["disk full"] += 1
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

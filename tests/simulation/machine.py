@@ -44,7 +44,7 @@ MOST = {
     Resource.ENABLER_PAGES: 1,
 }
 """Limits of each user but root, so small that programs reach them."""
-DESCRIPTORS = 64
+DESCRIPTORS = 32
 """The daemon's for producers: a quarter of them may be connections of a user that wait to be accepted."""
 AT_ONCE = 2
 """So many registrations are counted together."""

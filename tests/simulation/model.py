@@ -24,7 +24,8 @@ import functools
 import itertools
 import re
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 FTRACE, PERF, OTHER = 1, 2, 128
 
@@ -48,6 +49,8 @@ PLAIN: dict[str, dict[str, bytes]] = {
 KINDS = RECORDED, FILTERED, LOST = "recorded", "filtered", "lost"
 
 MANY = 1 << 30
+DROPPED = -1
+"""In place of the k of records for which a histogram had no room."""
 FIRST_ID = 32768
 """The lowest id of an event: the kernel's have lower ones."""
 MOST_EVENTS = 2
@@ -95,26 +98,43 @@ class Record:
 
 def duplicate(value: Any) -> Any:
     """A copy that shares what never changes: records, texts, numbers."""
-    match value:
-        case Counter():
-            return Counter(value)
-        case dict():
-            return {key: duplicate(one) for key, one in value.items()}
-        case list() | set():
-            return value.copy()
-        case Part():
-            other = object.__new__(type(value))
-            kept = "known"  # by all possible worlds
-            other.__dict__ = {k: one if k == kept else duplicate(one) for k, one in vars(value).items()}
-            return other
-    return value
+    copy = _COPIES.get(type(value))
+    return value if copy is None else copy(value)
+
+
+def _copy_of_counts(counts: Counter[Any]) -> Counter[Any]:
+    copy = Counter.__new__(Counter)  # its own copy counts once more
+    dict.update(copy, counts)
+    return copy
+
+
+_COPIES: dict[type, Callable[[Any], Any]] = {
+    Counter: _copy_of_counts,
+    dict: lambda values: {key: duplicate(value) for key, value in values.items()},
+    list: list.copy,
+    set: set.copy,
+}
+"""Of the types that change."""
 
 
 class Part:
     """A part of a model, equal to one with the same contents."""
 
+    SHARED: frozenset[str] = frozenset()
+    """Attributes that copies have in common."""
+
+    def __init_subclass__(cls) -> None:
+        _COPIES[cls] = cls.copy
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Part) and vars(self) == vars(other)
+        return isinstance(other, Part) and self.__dict__ == other.__dict__
+
+    def copy(self) -> Self:
+        other = object.__new__(type(self))
+        for name, value in self.__dict__.items():
+            copy = None if name in self.SHARED else _COPIES.get(type(value))
+            other.__dict__[name] = value if copy is None else copy(value)
+        return other
 
 
 class Program(Part):
@@ -290,6 +310,8 @@ class Instance(Part):
 
 
 class Model(Part):
+    SHARED = frozenset(["known"])  # by all possible worlds
+
     def __init__(self) -> None:
         self.programs: dict[int, Program] = {}
         self.instances: dict[str, Instance] = {"": Instance()}
@@ -335,6 +357,15 @@ class Model(Part):
         """Things that may have been lost then: the next look tells."""
         self.known: dict[int, Record] = {}
         """All that were emitted, in any of the possible worlds."""
+
+    def outline(self) -> object:
+        """A small part of the contents, in which most different models differ."""
+        instances = [
+            (name, i.on, len(i.kept), i.size, len(i.enable), *i.filters.values(), *i.hist)
+            for name, i in self.instances.items()
+        ]
+        programs = [(pid, len(p.events), len(p.ring or ()), p.early) for pid, p in self.programs.items()]
+        return *instances, *programs, *self.fields, *self.awaited, self.record_tgid
 
     # Consumers
 
@@ -448,9 +479,13 @@ class Model(Part):
             for record in records:
                 self._take(record)
 
+    @property
+    def has_to_take_in(self) -> bool:
+        return any(p.ring or p.lost or p.waiting or p.ended or p.has_waited for p in self.programs.values())
+
     def take_in(self) -> None:
         """All rings, oldest record first, then what came over sockets."""
-        if not any(p.ring or p.lost or p.waiting or p.ended or p.has_waited for p in self.programs.values()):
+        if not self.has_to_take_in:
             return
         self.take_rings()
         self.take_waiting()
@@ -596,7 +631,7 @@ class Model(Part):
         for pid in stored & self.programs.keys() if SETTINGS in self.loose | self.in_memory else ():
             if self.programs[pid].ring or self.programs[pid].lost:
                 for n in range(len(self.programs[pid].known)):
-                    other = duplicate(self)
+                    other = self.copy()
                     program = other.programs[pid]
                     program.events, program.orphan, program.early = program.known[:n], None, True
                     found.append(other)
@@ -678,6 +713,11 @@ class Model(Part):
             self.loose.clear()
             self.is_late = False
 
+    def may_have_hist(self, instance: str, name: str) -> bool:
+        """Without settings the trigger tells, which is not read yet."""
+        found = self.instances.get(instance)
+        return SETTINGS in self.loose or (found is not None and name in found.hist)
+
     def _believe(self, texts: Texts) -> None:
         """The settings are older ones; which, only the daemon knows."""
         names = listed_events(texts)
@@ -745,9 +785,10 @@ class Model(Part):
                     int(k): int(hits)
                     for k, hits in re.findall(rb"k: +(\d+) \} hitcount: +(\d+)", texts[file + "hist"])
                 }
-                if self.loose & {HISTS, SETTINGS}:
-                    i.hist[name] &= Counter(table)
                 dropped = int((re.search(rb"Dropped: (\d+)", texts[file + "hist"]) or [0, 0])[1])
+                if self.loose & {HISTS, SETTINGS}:  # counts may be gone, and those that were dropped are not
+                    i.hist[name] &= Counter(table)
+                    i.hist[name][DROPPED] = dropped
                 expect(f"{file}hist: too many", Counter(table) - i.hist[name], Counter())
                 expect(f"{file}hist: too few", sum((i.hist[name] - Counter(table)).values()), dropped)
         if BUFFERS in self.loose:

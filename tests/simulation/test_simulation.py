@@ -167,7 +167,7 @@ def test_a_failure_shrinks_to_what_it_needs() -> None:
         shortest = shrink(steps, outcome)
         names = {step[0] for step in shortest}
         assert names & {"filter", "scarce"}
-        assert names & {"program", "early"}
+        assert names & {"program", "early", "storm"}
         assert len(shortest) < 12
 
 

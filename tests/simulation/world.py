@@ -43,7 +43,6 @@ from tests.simulation.model import (
     Record,
     Texts,
     Wrong,
-    duplicate,
     expect,
     listed_events,
 )
@@ -83,7 +82,7 @@ SEC = 1_000_000_000
 MOST_MODELS = 32
 MOST_GRAVES = 500
 """Descriptors of dead daemons until garbage is collected."""
-COLLECT_EVERY = 4
+COLLECT_EVERY = 8
 """Orderly ends until garbage is collected, which takes as long as a start."""
 KINDS = ("stream", "perf", "count", "freq", "plugin", "pages")
 """Kinds of consumers."""
@@ -102,15 +101,15 @@ NEVER = {"buffer-lost", "snapshot-guessed", "state-file-replaced", "state-set-as
 
 _BY_WEIGHT = {
     24: "emit",
-    10: "write",
-    8: "register early enable back disk strike word",
-    6: "program look attach stop",
-    5: "off end consume",
-    4: "ring filter switch set time glut",
-    3: "hist pipe kill torn flood corrupt renew scarce",
-    2: "traceoff mkdir snapshot size tgid stall storm vanish restart detach manager fall starve"
-    " half crowd leave",
-    1: "snapper rmdir clear nonsense delete grep hurry",
+    12: "write",
+    10: "register enable",
+    8: "early back disk strike word",
+    6: "program look attach stop filter consume",
+    5: "off end switch set glut",
+    4: "ring time hist flood",
+    3: "pipe torn corrupt traceoff size detach",
+    2: "kill mkdir snapshot tgid stall storm vanish restart manager renew scarce half leave",
+    1: "snapper rmdir clear nonsense delete grep hurry fall starve crowd",
 }
 WEIGHTS = {name: weight for weight, names in _BY_WEIGHT.items() for name in names.split()}
 """How often each step comes."""
@@ -188,8 +187,7 @@ class World:
         """Programs may still come back to their events."""
         self._refused_hists = 0
         """By this daemon; the file of one goes with the next line of the log."""
-        self._has_looked = False
-        """A look has seen everything that this daemon took over."""
+        self._looks = 0
         self._has_strangers = False
         """A daemon may have a ring of a process that ended before it connected, and cannot know that."""
         self._restarts = 0
@@ -298,7 +296,7 @@ class World:
                 self.daemon.data.acceptor.listen(self.listeners[0])  # type: ignore[arg-type]
                 self.daemon.tracefs.acceptor.listen(self.listeners[1])  # type: ignore[arg-type]
                 self._grace_ends, self._in_grace = self.machine.now + GRACE_NS, True
-                self._has_looked, self._refused_hists = False, 0
+                self._refused_hists = 0
                 expect("complaints about files", self.never, [])
                 return
             except Killed:
@@ -331,7 +329,10 @@ class World:
             self.reached["killed behind an answer"] += 1
         # A program's request is carried out before the records of rings are taken in, which may not come.
         is_of_a_program = any(p.has_socket and p.answers is self._asked for p in self.programs)
-        carried_out = [*before, *taken] if is_of_a_program or not taken else taken
+        if is_of_a_program or self._live.gathering:
+            carried_out = [*before, *taken]
+        else:
+            carried_out = [*(m for m in before if not m.has_to_take_in), *taken]
         if self._after is not None and (answer is None or is_done):
             done = _changed(carried_out, self._after)
             # An event that goes with it may not have gone yet, and then waits for its programs.
@@ -359,13 +360,14 @@ class World:
         return _different(found)
 
     def _taken_in(self, models: list[Model]) -> list[Model]:
-        """The same worlds, with the records of rings if the daemon may have taken them in."""
+        """Those of these worlds in which rings have records, after the daemon has taken them in."""
         if self._live.gathering:
             return []
         # Events of programs that have ended may not have gone yet.
         ended = [m for m in models if any(p.ended for p in m.programs.values())]
         waiting = [m for m in models if any(p.waiting for p in m.programs.values())]
-        found = _changed(models, Model.take_in) + _changed(ended, Model.take_in, keeps=True)
+        found = _changed([m for m in models if m.has_to_take_in], Model.take_in)
+        found += _changed(ended, Model.take_in, keeps=True)
         return found + _changed(waiting, Model.take_rings)
 
     def _grace_is_over(self) -> bool:
@@ -651,13 +653,15 @@ class World:
                     expect("enable words", words.bits(), bits)
 
     def _look(self, which: int = 0, *_: int) -> None:
-        """At the whole tree the first time after a start and while anything is in doubt; else at one
+        """At the whole tree while anything is in doubt, at each fourth look and in the end; else at one
         instance."""
         self._gather()
         self._pump()
         texts: Texts = {}
         models = self.models
-        is_all = len(models) > 1 or not self._has_looked or not which or bool(models[0].loose)
+        self._looks += 1
+        is_in_doubt = len(models) > 1 or bool(models[0].loose) or models[0].is_late
+        is_all = is_in_doubt or not which or self._looks % 4 == 0
         every = {name for model in models for name in model.instances}
         wanted: list[str] = []
         there = {name.decode() for name, _ in self._tree("list_dir", "instances")}
@@ -672,7 +676,9 @@ class World:
             paths = ["tracing_on", *PLAIN, "buffer_size_kb", "buffer_subbuf_size_kb", "trace", "snapshot"]
             paths += [f"per_cpu/cpu{cpu}/stats" for cpu in range(CPUS)]
             for event in events:
-                files = ["enable", "filter", "trigger", "hist"]
+                files = ["enable", "filter", "trigger"]
+                if any(model.may_have_hist(name, event) for model in models):
+                    files.append("hist")
                 paths += [f"events/user_events/{event}/{file}" for file in files]
             wanted += [at + path for path in paths]
         texts |= self._read_files(wanted)
@@ -703,14 +709,13 @@ class World:
                 raise Wrong(f"user {uid} has {held[uid]} of {self.store.limit} places in the store")
         if self.store.limit and not self.store.kept and any(p.connected and p.ring for p in self.programs):
             raise Wrong("no ring is stored")
-        if len(right) == 1 and is_all:
+        if len(right) == 1:
             self._look_at_files(right[0])
-        self._has_looked = True
         self._note(f"  looked: {len(right)} possible worlds, events {list(right[-1].fields)}")
 
     def _look_at_files(self, model: Model) -> None:
         """No more than the instances and histograms need."""
-        names = [path.name for path in self.folder.rglob("*")]
+        names = [name for _, folders, files in os.walk(self.folder) for name in (*folders, *files)]
         spares = sum(i.spare is not None for i in model.instances.values())
         hists = sum(len(i.hist) for i in model.instances.values())
         found = [sum(name.startswith(kind) for name in names) for kind in ("buffer.", "cpu", "hist.")]
@@ -1388,7 +1393,7 @@ class World:
     def _restart(self, which: int = 0, how: int = 0, *_: int) -> None:
         """An orderly end, and the next daemon. Nothing is kept open."""
         self._after = None
-        unread = self._send_much(which) if how % 4 == 3 and not self.disk.planned else None
+        unread = self._send_much(which) if how % 2 and not self.disk.planned else None
         programs = self.models[0].programs.values()
         is_read = not self._live.gathering or any(p.ended or p.orphan is not None for p in programs)
         self._note_missing()
@@ -1415,25 +1420,28 @@ class World:
     def _send_much(self, which: int) -> Callable[[Model], object] | None:
         """Records over a socket, more than a busy daemon reads before its last look at the sockets. They must
         be the first thing that it takes in."""
-        program = self._pick(which)
-        if program is None:
-            return None
         self._gather()
-        found = [i for i, c in enumerate(program.commands) if TEXT in c and program.status_of(i)]
-        if program not in self.programs or program.is_unknown or not found:
+        programs = [p for p in self.programs if p.connected and not p.is_unknown and not self._waits(p)]
+        found = [(p, i) for p in programs for i, command in enumerate(p.commands) if TEXT in command]
+        if not found:
+            return None
+        program, index = found[which % len(found)]
+        command = program.commands[index]
+        if not program.status_of(index):
+            self._turn("", command.split()[0], "enable", on=True)
+        if not program.connected or not program.status_of(index):
             return None
         records, sent = list[Record](), b""
         while len(sent) < MUCH:
             self.numbers += 1
-            command = program.commands[found[0]]
             record = Record(
                 *(self.numbers, command.split()[0], 1, self.machine.cpu, self.machine.now, program.pid),
                 valid=True,
                 in_ring=False,
-                index=found[0],
+                index=index,
             )
             data = payload(command, record.n, record.k, valid=True, text=b"x" * 3000)
-            sent += msgpack.packb(found[0].to_bytes(4, "little") + data)
+            sent += msgpack.packb(index.to_bytes(4, "little") + data)
             records.append(record)
         program.answers.send(sent)
         self.machine.set_time(tick_ns=2_000_000)
@@ -1612,7 +1620,7 @@ class World:
     def _crowd(self, user: int, number: int, how: int, *_: int) -> None:
         """More processes of a user connect than may wait, and one of root behind them."""
         uid = USERS[1 + user % 2]
-        pids = [self.machine.start(uid) for _ in range(12 + number % 12)] + [self.machine.start(0)]
+        pids = [self.machine.start(uid) for _ in range(6 + number % 6)] + [self.machine.start(0)]
         crowd = self.crowd
         held = sum(p.connected for p in self.programs if p.uid == uid)
         for pid in pids:
@@ -1712,11 +1720,14 @@ class World:
             self._pump()
             self._check_consumer(consumer)
 
-    def _some_consumer(self, which: int, event: int, kind: int) -> Consumer | None:
-        """If there is none, a new one."""
-        if not self.consumers:
+    def _some_consumer(
+        self, which: int, event: int, kind: int, kinds: Sequence[str] = KINDS
+    ) -> Consumer | None:
+        """Of one of these kinds, if there is one, or a new one."""
+        if not any(one.kind in kinds for one in self.consumers):
             self._attach(event, kind, which)
-        return self.consumers[which % len(self.consumers)] if self.consumers else None
+        found = [one for one in self.consumers if one.kind in kinds] or self.consumers
+        return found[which % len(found)] if found else None
 
     def _emit_to(self, consumer: Consumer, of: int, number: int, how: int, text: bytes) -> None:
         """Records of its event, by any program that has it, or registers it now."""
@@ -1828,11 +1839,13 @@ class World:
 
     def _flood(self, which: int, of: int, number: int, how: int) -> None:
         """More than the ring of a consumer holds."""
-        if consumer := self._some_consumer(which, of, number):
-            for i in range(12):
-                self._emit_to(consumer, of, number | 7, 3 + 8 * (i % 2), b"x" * 3500)
-            if how % 2 and consumer in self.consumers:
-                self._check_consumer(consumer)
+        consumer = self._some_consumer(which, of, number % 2, kinds=("stream", "perf"))
+        if consumer is None:
+            return
+        for i in range(12):
+            self._emit_to(consumer, of, number | 7, 3 + 8 * (i % 2), b"x" * 3500)
+        if how % 4 and consumer in self.consumers:
+            self._check_consumer(consumer)
 
     # Enable words, and memory that contradicts itself
 
@@ -2024,7 +2037,7 @@ def _changed(
 ) -> list[Model]:
     """The same worlds after it. keeps: events that go with it are still there. only_room: what makes room for
     an event has gone, and that event has not come."""
-    models = list(map(duplicate, models))
+    models = [model.copy() for model in models]
     for model in models:
         model.keeps, model.only_makes_room = keeps, only_room
         change(model)
@@ -2033,7 +2046,15 @@ def _changed(
 
 
 def _different(models: list[Model]) -> list[Model]:
-    return [model for i, model in enumerate(models) if model not in models[i + 1 :]]
+    """The last of those that are equal; few have the same outline."""
+    found: list[Model] = []
+    by_outline: dict[object, list[Model]] = {}
+    for model in reversed(models):
+        alike = by_outline.setdefault(model.outline(), [])
+        if model not in alike:
+            alike.append(model)
+            found.append(model)
+    return found[::-1]
 
 
 @contextlib.contextmanager
