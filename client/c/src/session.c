@@ -411,7 +411,7 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 			if (!error && first->state == UT_ANSWERED && first->write_index == reg->write_index)
 				break;
 		if (!error && first->number == UT_NO_NUMBER)
-			error = ut_reg_number(first, s->state == UT_UP ? first->write_index : s->nr_numbers);
+			error = s->state == UT_UP ? ut_reg_number(first, first->write_index) : ut_reg_number_last(first);
 		ut_reg_place(first);
 		if (!error)
 			*write_index = first->number;

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.programs import Program, started
-from tests.client.daemons.fake_daemon import wait_for
-from tests.integration.conftest import DaemonProcess
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.integration.conftest import DaemonProcess, running
 
 WITHOUT = {"UTRACEFS_DATA_RING": "0"}
 
@@ -74,6 +74,38 @@ def test_the_daemon_is_stopped(daemon: DaemonProcess, program: Program) -> None:
         assert time.monotonic() - began < 20  # and not 80
     wait_for(lambda: program.number("enable 0 4 30 0 foo u32 a") == 0)
     assert program.number("register 0 0 bar u32 a") in (1, 21)  # 21: the daemon has the others, too
+
+
+@pytest.mark.parametrize("is_repeated", [True, False])
+def test_an_event_whose_answer_came_late_has_no_number_of_another(
+    directory: Path, built: Path, is_repeated: bool
+) -> None:
+    """The first daemon gives the numbers itself, its successor takes the wanted ones, in ascending
+    order."""
+    first = FakeDaemon(directory).start()
+    try:
+        with started(built / "tests" / "sessions") as program:
+            assert program.number("open") == 0
+            first.answering.clear()
+            assert program.number("register 0 0 late u32 a") == -errno.ETIMEDOUT
+            first.answering.set()
+            first.kick()
+            assert program.number("register 0 0 soon u32 a") == 0
+            if is_repeated:
+                assert program.number("register 0 0 late u32 a") == 1
+            first.stop()
+            with running(directory) as daemon, daemon.tree() as tree:
+                wait_for(lambda: len(tree.read_file("available_events").splitlines()) == 2)
+                enable(daemon, "soon")
+                enable(daemon, "late")
+                wait_for(lambda: program.number("write 0 0 05000000") == 8)
+                if is_repeated:
+                    assert program.number("write 0 1 06000000") == 8
+                wait_for(lambda: b"soon: a=0x5 (5)" in tree.read_file("trace"))
+                assert (b"late: a=0x6 (6)" in tree.read_file("trace")) == is_repeated
+                assert b"late: a=0x5" not in tree.read_file("trace")
+    finally:
+        first.stop()
 
 
 def test_no_emit_needs_the_lock_before_the_answers(daemon: DaemonProcess, built: Path) -> None:

@@ -228,6 +228,8 @@ void ut_reg_remove(struct ut_reg *reg);
 struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint32_t flags);
 /* 0, -EMFILE or -ENOMEM. It allocates, so it is not for the native thread. */
 int ut_reg_number(struct ut_reg *reg, uint32_t number);
+/* The same with the next number: it moves behind all with a number, those without one behind it. */
+int ut_reg_number_last(struct ut_reg *reg);
 /* Its records go into the session's ring, if both have a number. */
 void ut_reg_place(struct ut_reg *reg);
 /* Marks all registrations to be sent again, on a new connection. */

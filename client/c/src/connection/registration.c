@@ -1,9 +1,10 @@
 /*
  * All sessions; the registrations of one, found by number or in their order.
  *
- * The order is that in which the program registered, and each new connection repeats it, so that events that
- * the daemon numbers get the same numbers. The number is what a record has in the ring, and a write(2) in
- * front of its payload; chunks of numbers are never moved, since a write reads them without the lock.
+ * The order is that in which the program registered (but see ut_reg_number_last), and each new connection
+ * repeats it, so that events that the daemon numbers get the same numbers. The number is what a record has in
+ * the ring, and a write(2) in front of its payload; chunks of numbers are never moved, since a write reads
+ * them without the lock.
  *
  * For the same reason a registration that has ended is not freed at once: an emit may be stopped between its
  * look at the pointer and its use, for any time. It waits for NR_LATER later ones (ut_free_later). That is no
@@ -81,6 +82,37 @@ void ut_reg_count_refused(struct ut_reg *reg, int error, uint64_t count)
 	reg->refused += count;
 }
 
+static void append(struct ut_reg *reg)
+{
+	struct ut_session *s = reg->session;
+
+	reg->next = NULL;
+	*s->end_of_regs = reg;
+	s->end_of_regs = &reg->next;
+	if (!s->to_ask && reg->state == UT_TO_ASK)
+		s->to_ask = reg;
+}
+
+static void take_out(struct ut_reg *reg)
+{
+	struct ut_session *s = reg->session;
+	struct ut_reg **at = &s->regs;
+
+	while (*at != reg)
+		at = &(*at)->next;
+	*at = reg->next;
+	if (!*at)
+		s->end_of_regs = at;
+	if (s->to_ask == reg)
+		s->to_ask = reg->next;
+}
+
+void ut_reg_remove(struct ut_reg *reg)
+{
+	take_out(reg);
+	ut_free_later(reg);
+}
+
 struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t flags)
 {
 	struct ut_reg *reg;
@@ -97,10 +129,7 @@ struct ut_reg *ut_reg_new(struct ut_session *s, const char *command, uint32_t fl
 	reg->room = room;
 	reg->number = UT_NO_NUMBER;
 	atomic_store(&reg->status, &ut_off);
-	*s->end_of_regs = reg;
-	s->end_of_regs = &reg->next;
-	if (!s->to_ask)
-		s->to_ask = reg;
+	append(reg);
 	return reg;
 }
 
@@ -125,6 +154,26 @@ int ut_reg_number(struct ut_reg *reg, uint32_t number)
 	return 0;
 }
 
+/* A daemon takes numbers that ascend, and gives the next one where none is asked for. So the list has to be
+ * in the order of the numbers; that of an event whose answer came late is above those of later events, if a
+ * daemon without the ring answered. */
+int ut_reg_number_last(struct ut_reg *reg)
+{
+	struct ut_session *s = reg->session;
+	int error = ut_reg_number(reg, s->nr_numbers);
+
+	take_out(reg);
+	append(reg);
+	for (struct ut_reg *one = s->regs, *next; one != reg; one = next) {
+		next = one->next;
+		if (one->number == UT_NO_NUMBER) {
+			take_out(one);
+			append(one);
+		}
+	}
+	return error;
+}
+
 void ut_reg_place(struct ut_reg *reg)
 {
 	const struct ut_session *s = reg->session;
@@ -133,19 +182,4 @@ void ut_reg_place(struct ut_reg *reg)
 	if (s->ring && reg->number != UT_NO_NUMBER && reg->state != UT_REFUSED &&
 	    (reg->state == UT_ANSWERED || !s->parents || ut_has_numbers(s)))
 		atomic_store(&reg->place, ut_place(s->ring, reg->number));
-}
-
-void ut_reg_remove(struct ut_reg *reg)
-{
-	struct ut_session *s = reg->session;
-	struct ut_reg **at = &s->regs;
-
-	while (*at != reg)
-		at = &(*at)->next;
-	*at = reg->next;
-	if (!*at)
-		s->end_of_regs = at;
-	if (s->to_ask == reg)
-		s->to_ask = reg->next;
-	ut_free_later(reg);
 }
