@@ -13,8 +13,8 @@ from tests.client.c.test_instructions import INJECTIONS, PATHS
 from tests.client.forward.failing_disk import PLANS
 from tests.simulation.faults import FAULTS
 from tests.simulation.found import FOUND
+from tests.simulation.mixture import WEIGHTS
 from tests.simulation.test_simulation import RARE
-from tests.simulation.world import WEIGHTS
 from tests.soak.__main__ import _PARTS
 from tests.soak.attacks import memory, sockets
 from tests.test_sources import FOLDERS, ROOT, TEXTS

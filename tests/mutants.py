@@ -37,7 +37,7 @@ CPU_S, WALL_S = 90, 600
 SIMULATION = """
 from tests.simulation.found import FOUND
 from tests.simulation.simulate import STEPS, play
-from tests.simulation.world import steps_of
+from tests.simulation.mixture import steps_of
 runs = (*FOUND, *(steps_of(seed, STEPS) for seed in range(1, 7)))
 raise SystemExit(any(play(steps).failure for steps in runs))
 """

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import utracefsd.daemon
+from tests.simulation.mixture import steps_of
 from tests.simulation.rings import DataRing
 from tests.simulation.simulate import STEPS, Outcome, play
-from tests.simulation.world import steps_of
 from utracefsd.connections import link
 from utracefsd.connections.acceptor import Acceptor
 from utracefsd.connections.data_connection import DataConnection

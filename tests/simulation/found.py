@@ -3,7 +3,7 @@
 They must pass, and fail with the fault of faults.py in front of them, where there is one.
 """
 
-from tests.simulation.world import Step
+from tests.simulation.mixture import Step
 
 FOUND: list[tuple[str, list[Step]]] = [
     # A kill while a histogram is removed left its trigger to the next daemon, without its counts.
@@ -243,6 +243,27 @@ FOUND: list[tuple[str, list[Step]]] = [
             ("early", 38093, 10170, 29970, 48348),
             ("renew", 5616, 22885, 14711, 63191),
             ("early", 36391, 19352, 25054, 53150),
+        ],
+    ),
+    # A histogram whose counts a restart lost keeps the number of those that it had dropped: the model had none.
+    (
+        "",
+        [
+            ("program", 6811, 10587, 63755, 35442),
+            ("storm", 64815, 4151, 14674, 38724),
+            ("early", 52448, 10367, 64316, 53911),
+            ("early", 37026, 54462, 30866, 16731),
+            ("grep", 20610, 7253, 41537, 36006),
+            ("disk", 36806, 36239, 59049, 2028),
+            ("program", 56671, 64840, 56889, 27490),
+            ("traceoff", 26537, 3942, 65252, 58294),
+            ("ring", 13985, 881, 56002, 6445),
+            ("hist", 42178, 8002, 33820, 61927),
+            ("restart", 29848, 25065, 54886, 47945),
+            ("time", 41267, 62120, 19004, 27142),
+            ("disk", 3218, 14116, 37573, 10022),
+            ("flood", 46044, 25374, 2806, 4659),
+            ("early", 31921, 23883, 33259, 20412),
         ],
     ),
 ]

@@ -19,7 +19,8 @@ from contextlib import AbstractContextManager
 import attrs
 
 from tests.simulation import clients
-from tests.simulation.world import Step, World, steps_of, world
+from tests.simulation.mixture import Step, steps_of
+from tests.simulation.world import World, world
 
 Make = Callable[[], AbstractContextManager[World]]
 

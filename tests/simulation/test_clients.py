@@ -8,8 +8,8 @@ import pytest
 
 from tests.simulation.client_faults import FAULTS, find
 from tests.simulation.clients import WEIGHTS, ClientWorld, steps_of, world
+from tests.simulation.mixture import Step
 from tests.simulation.simulate import STEPS, play
-from tests.simulation.world import Step
 
 SEEDS = range(1, 4)
 

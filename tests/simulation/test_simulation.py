@@ -12,9 +12,10 @@ import pytest
 
 from tests.simulation.faults import FAULTS, SELDOM, find
 from tests.simulation.found import FOUND
+from tests.simulation.mixture import WEIGHTS, Step, steps_of
 from tests.simulation.rings import DataRing
 from tests.simulation.simulate import STEPS, Outcome, play, shrink
-from tests.simulation.world import WEIGHTS, Step, World, steps_of
+from tests.simulation.world import World
 
 SEEDS = range(1, 4)
 """For the normal suite. `--ci` and `make simulate` have more."""
