@@ -101,7 +101,7 @@ def open_buffers(
     if new:
         for one in folders:
             one.mkdir()
-        return [RingBuffer(1, 64, folder=str(one)) for one in folders], Journal(
+        return [RingBuffer(1, 16, folder=str(one)) for one in folders], Journal(
             folder / "journal", cells=cells
         )
     buffers = [RingBuffer.adopt(str(one)) for one in folders]

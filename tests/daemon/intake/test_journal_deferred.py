@@ -20,6 +20,9 @@ from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
 
 EVENT = parse(b"seen u64 number")
+DEFINITION = defined(b"keys=1:x=number:onmax($x).save(number):size=128", EVENT)
+PROGRAM = compile_definition(DEFINITION)
+SHAPE = DEFINITION.parts.bits, DEFINITION.key_size, PROGRAM.nr_words
 FILES = ["0/cpu0", "1/cpu0", "journal", "cells", "table"]
 
 
@@ -44,12 +47,9 @@ class World:
         made.attach(FtraceProbe(FtraceSink(self.buffers[1], 1, self.cells)))
         probe = FtraceProbe(FtraceSink(self.buffers[0], 0, self.cells))
         tracepoint.attach(probe)
-        definition = defined(b"keys=1:x=number:onmax($x).save(number)", EVENT)
-        program = compile_definition(definition)
-        shape = definition.parts.bits, definition.key_size, program.nr_words
         path = str(folder / "table")
-        self.table = HistTable.create(*shape, path) if new else HistTable.adopt(*shape, path)
-        hist = Hist(program, self.table)
+        self.table = HistTable.create(*SHAPE, path) if new else HistTable.adopt(*SHAPE, path)
+        hist = Hist(PROGRAM, self.table)
         trigger = HistTrigger(probe.sink, hist, kept=self.kept.get("trigger"))
         self.kept["trigger"] = (trigger.cell, trigger.key)
         emission = Emission(made, 8, [(False, 0, 0, 8, False, False)])

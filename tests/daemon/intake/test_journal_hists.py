@@ -57,6 +57,11 @@ def compiled(text: bytes) -> tuple[Any, tuple[int, int, int]]:
     return program, (definition.parts.bits, definition.key_size, program.nr_words)
 
 
+@functools.cache
+def parsed(filter: bytes) -> Any:
+    return parse_filter(filter, EVENT.fields)
+
+
 class World:
     """An event in two instances. The first stores it and has two histograms, `all` and, with `n > 2`, `some`,
     which is too small for all keys. `reader` reads once what `setter` set for the record before, where that
@@ -81,12 +86,13 @@ class World:
         self.tables: dict[str, HistTable] = {}
         probe = FtraceProbe(FtraceSink(self.buffer, 0, self.cells))
         self.tracepoint.attach(probe)
+        # Small tables, since all of their memory is compared after each instruction.
         probe.triggers = (
-            self._hist(probe.sink, "all", b"keys=n.log2:vals=n"),
+            self._hist(probe.sink, "all", b"keys=n.log2:vals=n:size=128"),
             self._hist(probe.sink, "some", b"keys=n:vals=n,hitcount.percent:size=128", b"n > 2"),
-            self._hist(probe.sink, "reader", b"keys=1:vals=n-$x"),
-            self._hist(probe.sink, "setter", b"keys=1:x=n", b"n != 5"),
-            self._hist(probe.sink, "taker", b"keys=n.log2:x=n:onmax($x).snapshot()"),
+            self._hist(probe.sink, "reader", b"keys=1:vals=n-$x:size=128"),
+            self._hist(probe.sink, "setter", b"keys=1:x=n:size=128", b"n != 5"),
+            self._hist(probe.sink, "taker", b"keys=n.log2:x=n:onmax($x).snapshot():size=128"),
         )
         reader, setter, taker = (trigger.hist for trigger in probe.triggers[2:])
         reader.link([Link(setter, 0, True)], ())
@@ -96,11 +102,11 @@ class World:
         other = FtraceProbe(FtraceSink(RingBuffer(1, 8), 1, self.cells))
         other.soft_disabled = True
         self.tracepoint.attach(other)
-        counts = self._hist(other.sink, "other", b"keys=1")
+        counts = self._hist(other.sink, "other", b"keys=1:size=128")
         other.triggers = (counts,)
         switches = []
         for name, on, n in (("off", False, PAUSES), ("on", True, CONTINUES)):
-            filter = parse_filter(b"n == %d" % n, EVENT.fields)
+            filter = parsed(b"n == %d" % n)
             switches.append(HistSwitch(other, on, 1 << 40, filter=filter, kept=self.kept.get(name)))
             self.kept[name] = (switches[-1].cell, switches[-1].key)
         other.triggers = (*switches, counts)
@@ -116,7 +122,7 @@ class World:
         trigger = HistTrigger(
             sink,
             Hist(program, table),
-            filter=None if filter is None else parse_filter(filter, EVENT.fields),
+            filter=None if filter is None else parsed(filter),
             kept=self.kept.get(name),
         )
         self.kept[name] = (trigger.cell, trigger.key)

@@ -6,6 +6,7 @@ memory is read after each. The final result is compared with a plain model of th
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import struct
@@ -39,6 +40,14 @@ from utracefsd.events._tracepoint import Tracepoint
 from utracefsd.intake._intake import Intake
 
 COUNT = 1_000_000
+EVENT = parse(b"seen u64 n")
+
+
+@functools.cache
+def every(rest: int) -> Any:
+    """n % 8 == rest, as filters can express it; thousands of daemons have the same."""
+    values = " || ".join(f"n == {n}" for n in range(rest, 64, 8))
+    return parse_filter(values.encode(), EVENT.fields)
 
 
 class World:
@@ -63,10 +72,8 @@ class World:
         self.buffers, self.journal = open_buffers(folder, 2, self.cells, new, fired)
         if new:
             self.buffers[0].add_spare()
-        declaration = parse(b"seen u64 n")
-        self.fields = declaration.fields
-        self.a = Tracepoint(20, b"a", declaration.fields)
-        self.b = Tracepoint(21, b"b", declaration.fields)
+        self.a = Tracepoint(20, b"a", EVENT.fields)
+        self.b = Tracepoint(21, b"b", EVENT.fields)
         self.sinks = [FtraceSink(buffer, number, self.cells) for number, buffer in enumerate(self.buffers)]
         self.triggers: dict[str, Trigger] = {}
         for number, sink in enumerate(self.sinks):
@@ -80,9 +87,9 @@ class World:
         zero, other = self.sinks
         self._set(
             a0,
-            off=lambda **how: TracingSwitch(zero, False, COUNT, filter=self._every(5), **how),
-            enable=lambda **how: EventSwitch(b0, True, COUNT, filter=self._every(1), **how),
-            snapshot=lambda **how: SnapshotTrigger(zero, COUNT, filter=self._every(3), **how),
+            off=lambda **how: TracingSwitch(zero, False, COUNT, filter=every(5), **how),
+            enable=lambda **how: EventSwitch(b0, True, COUNT, filter=every(1), **how),
+            snapshot=lambda **how: SnapshotTrigger(zero, COUNT, filter=every(3), **how),
             count=lambda **how: Stacktrace(self.cells, COUNT, **how),
         )
         self._set(
@@ -92,7 +99,7 @@ class World:
         )
         self._set(
             a1,
-            on1=lambda **how: TracingSwitch(other, True, COUNT, filter=self._every(4), **how),
+            on1=lambda **how: TracingSwitch(other, True, COUNT, filter=every(4), **how),
             count1=lambda **how: Stacktrace(self.cells, COUNT, **how),
         )
         self._set(b1, off1=lambda **how: TracingSwitch(other, False, COUNT, **how))
@@ -113,11 +120,6 @@ class World:
         probe.soft_disabled = not enabled
         tracepoint.attach(probe)
         return probe
-
-    def _every(self, rest: int) -> Any:
-        """n % 8 == rest, as filters can express it."""
-        values = " || ".join(f"n == {n}" for n in range(rest, 64, 8))
-        return parse_filter(values.encode(), self.fields)
 
     def _set(self, probe: FtraceProbe, **makers: Any) -> None:
         made = {name: make(kept=self.kept.get(name)) for name, make in makers.items()}
