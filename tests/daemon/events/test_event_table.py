@@ -39,6 +39,7 @@ def test_a_nul_byte_is_refused(table: EventTable) -> None:
 
 def test_user_events_max(status: StatusFile) -> None:
     table = EventTable(status, user_events_max=2)
+    dynamic_events.write(table, b"s:synthetic u32 n\n", privileged=True)  # it does not count
     register(table, b"a")
     register(table, b"b", REG_MULTI_FORMAT)
     with refused(errno.EMFILE):
@@ -47,7 +48,7 @@ def test_user_events_max(status: StatusFile) -> None:
         table.register(CommandString.parse(b"c bad"), privileged=True)
     assert table.register(CommandString.parse(b"a"), privileged=True).name == b"a"
     table.user_events_max = 1
-    assert len(table) == 2
+    assert len(table) == 3
     with refused(errno.EMFILE):
         table.register(CommandString.parse(b"c"), privileged=True)
     table.user_events_max = 3
@@ -125,6 +126,18 @@ def test_the_events_of_a_name_in_the_order_of_their_creation(table: EventTable) 
         assert table.named(b"test") == [], order
         del made, event
         assert not any(ref() for ref in left), "nothing refers to them any more"
+
+
+def test_what_an_id_does_not_find(table: EventTable) -> None:
+    """A program had an event of that id: not a synthetic one, and not one of the other kind of names."""
+    dynamic_events.write(table, b"s:lat u64 us\n", privileged=True)
+    synthetic = table.events()[0]
+    event = table.register(CommandString.parse(b"lat u64 us"), privileged=True, event_id=synthetic.id)
+    assert event.id != synthetic.id and not event.synthetic
+    multi = register(table, b"lat u64 us", REG_MULTI_FORMAT)
+    for flags, other in ((REG_MULTI_FORMAT, event), (0, multi)):
+        found = table.register(CommandString.parse(b"lat u64 us"), flags, privileged=True, event_id=other.id)
+        assert found.multi_format == bool(flags)
 
 
 def test_fields_that_no_text_can_ask_for(table: EventTable) -> None:

@@ -8,8 +8,9 @@ import os
 import select
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import attrs
 import pytest
 
 from tests.daemon.connections.program import NO_STORE, FakeRingServices
@@ -91,6 +92,43 @@ def bells() -> Iterator[Bells]:
     made = Bells()
     yield made
     made.rings.close()
+
+
+def test_the_edge_wakes_when_no_ring_is_waited_for_any_more() -> None:
+    """The other rings have records, which it may take in then."""
+    services = FakeRingServices(is_running=lambda pid, start: True)
+    rings = Rings(2, services, NO_STORE, known={(0, n): KnownRing(4711 + n, 1, 0, []) for n in range(2)})
+    for left_out, woken in ((4712, False), (0, True)):
+        rings.stop_waiting(but_for=[left_out])
+        assert bool(select.select([rings.fileno()], [], [], 0)[0]) == woken
+    rings.close()
+
+
+def test_a_ring_that_does_not_come_back_is_reported(bells: Bells) -> None:
+    """Until it comes back after all."""
+    made = new_ring(IndexTable(), pid=7)
+    told: list[tuple[Sequence[int], int]] = []
+    services = FakeRingServices(ring_gone=lambda ids, n: told.append((ids, n)))
+    rings = Rings(1, services, NO_STORE, known={made.key: KnownRing(7, 1, 1000, [20])})
+    assert told == [([20], 1)]
+    assert rings.nr_missing == 1
+    rings.adopt(IndexTable(), bells.peer, *copies(made.fd, made.doorbell), lambda error: None)
+    assert told[1:] == [([20], -1)]
+    assert rings.nr_missing == 0
+    rings.close()
+
+
+@pytest.mark.parametrize(("pid", "uid"), [(999, 1000), (1001, 1000), (1000, 999), (1000, 1001)])
+def test_only_its_own_program_ends_a_rings_former_connection(pid: int, uid: int) -> None:
+    rings = Rings(1, FakeRingServices(), NO_STORE)
+    peer = Peer(pid=1000, uid=1000, gid=1000, privileged=True)
+    ended: list[object] = []
+    ring = adopt_new(rings, IndexTable(), peer, SIZE, ended.append)
+    rings.take_from_former(ring.fd, attrs.evolve(peer, pid=pid, uid=uid))
+    assert not ended
+    rings.take_from_former(ring.fd, peer)
+    assert len(ended) == 1
+    rings.close()
 
 
 def test_consumers_are_detached_after_the_rings_are_closed() -> None:
@@ -229,6 +267,20 @@ def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -
     assert shares.held(Resource.RING_BYTES, 1000) == 0
     os.close(memory)
     os.close(doorbell)
+    rings.close()
+
+
+def test_a_corrupt_ring_without_a_connection_is_forgotten() -> None:
+    services = FakeRingServices(is_running=lambda pid, start: True, acquire_events=lambda ids: IndexTable())
+    rings = Rings(2, services, NO_STORE, known={(0, 0): KnownRing(4711, 1, 0, [])})
+    peer = Peer(pid=os.getpid(), uid=1000, gid=1000, privileged=False)
+    ring = adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None)
+    os.pwrite(ring.fd, struct.pack("<Q", 1 << 50), 64)  # head
+    rings.drop(ring)
+    assert rings.has_orphans
+    rings.stop_waiting()
+    rings.round()
+    assert (rings.has_orphans, len(rings)) == (False, 0)
     rings.close()
 
 
