@@ -14,7 +14,7 @@ import attrs
 import msgpack
 import pytest
 
-from tests.daemon.intake.producing import COMMITTED, DATA, HEAD, Producer, adopt_new
+from tests.daemon.intake.producing import Producer, adopt_new
 from tests.daemon.restarting import ROOT, Clock, daemon_in, die, finish, read, register, write
 from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import encode_request
@@ -146,15 +146,6 @@ def test_a_peer_that_stops_sending_and_then_ends(program: Program, clock: Clock)
     assert b" a: n=0x7" in read(program.daemon, b"trace")
 
 
-def test_ended_processes_are_released(program: Program, clock: Clock) -> None:
-    program.send("sync")
-    program.sock.close()
-    program.turn()
-    assert len(program.daemon.data) == 0
-    pass_time(program, clock)
-    assert b" a: n=0x7" in read(program.daemon, b"trace")
-
-
 @pytest.mark.parametrize("ends", [False, True])
 def test_the_writer_is_known_when_a_record_was_taken_in(folder: Path, ends: bool) -> None:
     """A busy daemon finds the records and the end of their program in one step, and calls it in that, too."""
@@ -182,24 +173,3 @@ def test_a_peer_that_stops_sending_gets_its_delayed_answer(program: Program, clo
     assert program.heard() == [[1, 1, None, None], None]
     assert b" a: n=0x7" in read(program.daemon, b"trace")
     assert len(program.daemon.data) == 0
-
-
-def test_what_an_ended_connection_left_in_its_ring(folder: Path) -> None:
-    """Its process runs, and a thread may still commit what it has reserved: until then it stays."""
-    daemon = daemon_in(folder)
-    register(daemon, b"a u32 n", REG_PERSIST)
-    write(daemon, b"events/enable", b"1")
-    program = Program(daemon)
-    place = DATA + program.producer.u64(HEAD)
-    program.producer.emit(0, struct.pack("<I", 8), 2, word=4)
-    program.producer.emit(0, struct.pack("<I", 9), 3)
-    program.sock.close()
-    program.turn()
-    assert b"n=0x7" in read(daemon, b"trace") and b"n=0x9" not in read(daemon, b"trace")
-    assert (len(daemon.data), len(daemon.rings), daemon.rings.has_orphans) == (0, 1, True)
-    struct.pack_into("<I", program.producer.memory, place, COMMITTED | 4)
-    daemon.rings.end_orphans()
-    assert b"n=0x8" in read(daemon, b"trace") and b"n=0x9" in read(daemon, b"trace")
-    assert len(daemon.rings) == 0
-    program.producer.close()
-    finish(daemon)

@@ -6,19 +6,17 @@ import contextlib
 import os
 import re
 import resource
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import DaemonProcess
 from tests.integration.mount.mounting import wait_for
-from utracefs.tree.tracefs import PerfAttr
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,24 +30,6 @@ def compiled(folder: Path, source: str) -> Path:
     return folder / "program"
 
 
-PRODUCER = """
-import signal, sys, utracefs
-event = utracefs.event("cons u64 n; __rel_loc char[] s")
-n = 0
-deadline = int(sys.argv[1])
-while n < deadline or deadline < 0:
-    if event:
-        event.emit(n, "x" * (n % 50))
-        n += 1
-        if n == 5000:
-            print("going", flush=True)
-        if n == 15000 and deadline < 0:
-            signal.pause()
-utracefs.flush(60)
-print(utracefs.stats().lost, flush=True)
-"""
-
-
 def stats(text: bytes) -> tuple[int, dict[str, dict[str, int]]]:
     emitted = re.match(rb"emitted: (\d+)\n", text)
     assert emitted, text
@@ -57,54 +37,6 @@ def stats(text: bytes) -> tuple[int, dict[str, dict[str, int]]]:
     return int(emitted[1]), {
         r[0].decode(): {"recorded": int(r[1]), "filtered": int(r[2]), "lost": int(r[3])} for r in rows
     }
-
-
-def test_several_producers_a_small_buffer_and_a_killed_one(
-    daemon: DaemonProcess, environment: dict[str, str], eventually: Callable[..., None]
-) -> None:
-    with daemon.tree() as tree:
-        tree.write_file("buffer_size_kb", b"16\n")
-        tree.write_file("options/overwrite", b"0\n")
-        tree.write_file("standing_events", b"user_events:*\n")
-        producers = [
-            subprocess.Popen(
-                [sys.executable, "-c", PRODUCER, str(count)],
-                env=environment,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            # a data ring holds 18,072: none is lost there, however late the daemon comes
-            for count in (15_000, 15_000, -1)
-        ]
-        try:
-            killed = producers[2]
-            assert killed.stdout is not None
-            assert killed.stdout.readline() == "going\n"
-            killed.send_signal(signal.SIGKILL)
-            killed.wait(60)
-            lost_in_clients = 0
-            for producer in producers[:2]:
-                out, _ = producer.communicate(timeout=60)
-                lost_in_clients += int(out.split()[-1])
-        finally:
-            for producer in producers:
-                producer.kill()
-                producer.wait()
-                assert producer.stdout is not None
-                producer.stdout.close()
-        emitted, consumers = stats(tree.read_file("events/user_events/cons/stats"))
-        ftrace = consumers["ftrace"]
-        assert emitted == sum(ftrace.values())
-        assert emitted >= 30_000 - lost_in_clients
-        assert ftrace["lost"] > 0, "the buffer was small on purpose"
-        kept = dropped = 0
-        for cpu in range(len([n for n, _ in tree.list_dir("per_cpu")])):
-            text = tree.read_file(f"per_cpu/cpu{cpu}/stats")
-            numbers = {k: int(v) for k, v in re.findall(rb"^([a-z ]+): (\d+)$", text, re.MULTILINE)}
-            kept += numbers[b"entries"] + numbers[b"overrun"] + numbers[b"read events"]
-            dropped += numbers[b"dropped events"]
-        assert kept == ftrace["recorded"]
-        assert dropped == ftrace["lost"]
 
 
 MANY = """
@@ -339,85 +271,3 @@ def test_programs_at_a_full_queue_leave_the_machine_to_others(
         subprocess.run([program], env=environment, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_nvcsw - before.ru_nvcsw < 300
-
-
-def test_two_consumers_one_of_them_off(daemon: DaemonProcess, environment: dict[str, str]) -> None:
-    with daemon.tree() as tree:
-        tree.write_file("standing_events", b"cons\n")
-        tree.write_file("dynamic_events", b"u:cons u64 n; __rel_loc char[] s\n", truncate=False)
-        perf, fd = tree.perf_event_open(PerfAttr(name=b"user_events:cons", sample_period=1, data_pages=1))
-        tree.write_file("tracing_on", b"0\n")
-        done = subprocess.run(
-            [sys.executable, "-c", PRODUCER, "10000"],
-            env=environment,
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
-        lost = int(done.stdout.split()[-1])
-        emitted, consumers = stats(tree.read_file("events/user_events/cons/stats"))
-        assert emitted == 10_000 - lost
-        assert consumers["ftrace"] == {"recorded": 0, "filtered": emitted, "lost": 0}
-        sampler = next(v for k, v in consumers.items() if k.startswith("perf:"))
-        assert sum(sampler.values()) == emitted
-        assert sampler["lost"] > 0, "one page cannot hold them"
-        assert int.from_bytes(tree.read(perf, 8), "little") == emitted
-        if fd is not None:
-            os.close(fd)
-
-
-FLOOD = """
-#include <stdio.h>
-#include <time.h>
-#include <utracefs.h>
-UTRACEFS_EVENT(flood, (u64, n), (u64, m));
-int main(void)
-{
-	struct utracefs_event_stats stats;
-	struct timespec now, end;
-	unsigned long long emitted = 0;
-	while (!utracefs_enabled(&flood) || utracefs_event_error(&flood, NULL, 0))
-		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	do {
-		for (int i = 0; i < 10000 && utracefs_enabled(&flood); i++)
-			UTRACEFS_EMIT(flood, emitted++, 5);
-		clock_gettime(CLOCK_MONOTONIC, &now);
-	} while (now.tv_sec < end.tv_sec + 2);
-	if (utracefs_flush(60000))
-		return 1;
-	utracefs_event_stats(&flood, &stats);
-	printf("%llu %llu\\n", emitted, (unsigned long long)stats.lost);
-	return 0;
-}
-"""
-
-
-def test_floods_and_a_daemon_that_is_killed(daemon: DaemonProcess, tmp_path: Path) -> None:
-    """Two programs at full speed, whose rings become narrow: each record is taken in once, or told lost."""
-    (tmp_path / "flood.c").write_text(FLOOD)
-    client = ROOT / "client" / "utracefs" / "c"
-    options = [f"-I{client}/include", f"{client}/lib/libutracefs.a", "-pthread"]
-    subprocess.run(["gcc", "-O2", "-o", "flood", "flood.c", *options], cwd=tmp_path, check=True)
-    environment = {**os.environ, "UTRACEFS_DIR": daemon.directory, "UTRACEFS_RING_KB": "8192"}
-    with daemon.tree() as tree:
-        tree.write_file("standing_events", b"flood")
-    programs = [
-        subprocess.Popen([tmp_path / "flood"], env=environment, stdout=subprocess.PIPE) for _ in range(2)
-    ]
-    with daemon.tree() as tree:
-        begun = [f"per_cpu/cpu{cpu}/stats" for cpu in range(os.cpu_count() or 1)]
-        wait_for(lambda: any(b"entries: 0" not in tree.read_file(x) for x in begun), "the flood begins")
-    for after_s in (0.3, 0.6):
-        time.sleep(after_s)
-        daemon.stop(kill=True)
-        daemon.start()
-    printed = [program.communicate()[0].split() for program in programs]
-    taken = 0
-    with daemon.tree() as tree:
-        for cpu in range(os.cpu_count() or 1):
-            text = tree.read_file(f"per_cpu/cpu{cpu}/stats").decode()
-            numbers = re.findall(r"^(?:entries|overrun|dropped events): (\d+)", text, re.MULTILINE)
-            taken += sum(map(int, numbers))
-    assert taken == sum(int(emitted) - int(lost) for emitted, lost in printed)
-    assert sum(int(lost) for _, lost in printed) > 0

@@ -1,7 +1,6 @@
 """A port that is full: of one user, in all, and when accept(2) finds no descriptor or no memory."""
 
 import errno
-import logging
 import os
 import socket
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from tests.daemon.connections.ports import Around, error_in, read_all
 from utracefsd.connections import acceptor
 from utracefsd.connections import port as port_module
-from utracefsd.connections.acceptor import ACCEPT_PAUSE_NS, BEHIND_PART, MAX_ARRIVED
+from utracefsd.connections.acceptor import BEHIND_PART, MAX_ARRIVED
 from utracefsd.connections.port import FEW, MOST_TO_SERVE
 from utracefsd.machine import closing
 from utracefsd.machine.peer import Peer
@@ -231,35 +230,6 @@ class TestNoDescriptorLeft:
         listener: Any = self.FailingListener(around.listener, number, times)
         around.port.acceptor._listener = listener
 
-    def test_the_reserve_turns_one_away(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
-        first, second = around.connect(), around.connect()
-        self.failing(around, errno.EMFILE, 1)
-        with caplog.at_level(logging.ERROR):
-            around.turn()
-        assert first.recv(1) == b""
-        second.sendall(b"x")
-        around.turn()
-        assert around.made[0].data == b"x"
-        assert "turned away" in caplog.text
-        assert around.port.next_deadline_ns() is None
-
-    @pytest.mark.parametrize("number", [errno.ENOMEM, errno.ENOBUFS])
-    def test_without_memory_it_pauses(
-        self, around: Around, number: int, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        client = around.connect()
-        client.sendall(b"x")
-        self.failing(around, number, 1)
-        with caplog.at_level(logging.ERROR):
-            around.turn()
-        assert not around.made
-        assert around.idle()  # no busy loop
-        assert around.port.next_deadline_ns() == around.now_ns + ACCEPT_PAUSE_NS
-        around.port.on_time(around.now_ns + ACCEPT_PAUSE_NS)
-        assert around.port.next_deadline_ns() is None
-        around.turn()
-        assert around.made[0].data == b"x"
-
     @pytest.mark.parametrize("has_threads", [True, False])
     def test_one_user_s_connections_that_do_not_close_keep_no_other_out(
         self, around: Around, has_threads: bool, monkeypatch: pytest.MonkeyPatch
@@ -271,26 +241,6 @@ class TestNoDescriptorLeft:
         around.turn()
         assert bool(around.made) == has_threads
         assert (around.port.next_deadline_ns() is None) == has_threads
-
-    def test_really(self, around: Around, caplog: pytest.LogCaptureFixture) -> None:
-        """With an RLIMIT_NOFILE that prevents the next descriptor."""
-        import resource
-
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        client = around.connect()
-        lowest = os.dup(client.fileno())
-        os.close(lowest)
-        with caplog.at_level(logging.ERROR):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-            try:
-                around.turn()
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert client.recv(1) == b""
-        assert "turned away" in caplog.text
-        around.connect()
-        around.turn()
-        assert len(around.made) == 1
 
     def test_other_errors_are_not_hidden(self, around: Around) -> None:
         around.connect()

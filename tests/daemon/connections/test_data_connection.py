@@ -1,12 +1,9 @@
 """One data connection: each method with its errors, records, and errors that end the stream."""
 
 import errno
-import gc
 import os
-import struct
 from typing import Any
 
-import msgpack
 import pytest
 
 from tests.daemon.connections.program import (
@@ -18,15 +15,11 @@ from tests.daemon.connections.program import (
     enabler,
 )
 from tests.daemon.intake.producing import Producer
-from tests.daemon.record_path import Collecting
-from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
 from utracefsd.connections import data_connection
-from utracefsd.events.event import CommandString
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.rings import KnownRing, Rings
 from utracefsd.machine.peer import Peer
-from utracefsd.machine.shares import Resource
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_is_leaked")
 
@@ -101,18 +94,6 @@ def test_the_string(table: EventTable, memory: int) -> None:
     plain.connection.close(0)
 
 
-def test_events_of_a_user_are_counted(table: EventTable) -> None:
-    table.shares.most[Resource.EVENTS] = 2
-    plain, root = Client(table, PLAIN), Client(table)
-    plain.reg("a")
-    plain.reg("b")
-    assert plain.reg_fails({"name_args": "c"}) == "EMFILE"
-    root.reg("c")
-    assert plain.reg("c")["write_index"] == 2
-    plain.connection.close(0)
-    root.connection.close(0)
-
-
 # DIAG_IOCSDEL, DIAG_IOCSUNREG, DIAG_IOCQLOCOFFSET, mmap_status
 
 
@@ -126,48 +107,6 @@ def test_an_administrators_delete_first_takes_in_what_others_sent(table: EventTa
     assert (response.error and response.error[0]) == (None if peer is ROOT else errno.EBUSY)
     a.connection.close(0)
     b.connection.close(0)
-
-
-def test_a_user_has_so_many_registrations(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_connection, "REGISTRATIONS_AT_ONCE", 1)
-    table.shares.most[Resource.REGISTRATIONS] = 3
-    a, b = Client(table, PLAIN), Client(table, PLAIN)
-    for name in ("x", "y"):
-        a.reg(name)
-    b.reg("x")
-    assert b.reg_fails({"name_args": "new"}) == "EMFILE"
-    assert table.named(b"new") == []
-    a.connection.close(0)
-    b.reg("new")
-    b.connection.close(0)
-    assert table.shares.total(Resource.REGISTRATIONS) == 0
-
-
-def test_an_early_ring_waits_for_no_event_beyond_the_users_share(
-    table: EventTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor do other rings, after a restart."""
-    monkeypatch.setattr(data_connection, "REGISTRATIONS_AT_ONCE", 1)
-    table.shares.most[Resource.REGISTRATIONS] = 1
-    fds = MadeRing.make(65536)
-    memory = os.fstat(fds[0])
-    known = {(memory.st_dev, memory.st_ino): KnownRing(PLAIN.pid, 0, PLAIN.share, [1, 2])}
-    rings = Rings(2, FakeRingServices(shares=table.shares), NO_STORE, known=known)
-    client = Client(table, PLAIN, rings=rings)
-    client.hand_over_ring(*fds, early=1)
-    [ring] = rings.intake.rings
-    producer = Producer(ring)
-    producer.emit(1, bytes(8), 1)
-    client.reg("x")
-    assert (rings.gathering, ring.pending_bytes > 0) == (True, True)
-    assert client.reg_fails({"name_args": "y", "write_index": 1}) == "EMFILE"
-    assert (rings.gathering, ring.pending_bytes) == (False, 0)
-    producer.close()
-    client.connection.close(0)
-    gc.collect()
-    rings.close()
-    for fd in client.fds:
-        os.close(fd)
 
 
 def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,29 +166,6 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
         os.close(fd)
     rings.close()
     del ring  # the frame stays with the exception of `fails`
-
-
-class TestTimeOfRecords:
-    """The data rings decide the time of records over the socket."""
-
-    def test_records_and_all_behind_them_wait(self, table: EventTable) -> None:
-        times: list[int | None] = [None]
-        client = Client(table, time_of_records=lambda: times[0])
-        event = table.register(CommandString.parse(b"waits u32 n"), 0, privileged=True)
-        seen: list[Any] = []
-        probe = Collecting("test", seen.extend)
-        event.tracepoint.attach(probe)
-        client.call("DIAG_IOCSREG", {"name_args": "waits u32 n"})
-        record = msgpack.packb(struct.pack("<iI", 0, 7))
-        turns = client.connection.receive(record + client.request("sync"), [], 0)
-        assert [next(turns) for _ in range(3)] == [None] * 3
-        assert client.connection.is_blocked
-        assert (seen, event.tracepoint.emitted) == ([], 0)
-        times[0] = 5_000
-        assert not client.connection.is_blocked
-        (answer,) = client.take(turns)
-        probe.flush()
-        assert (answer.error, [each[0] for each in seen]) == (None, [5_000])
 
 
 def test_delete(client: Client, table: EventTable) -> None:

@@ -5,10 +5,9 @@ import errno
 
 from tests.daemon.events.helpers import refused, register
 from utracefs_protocol.errors import TraceError
-from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
 from utracefs_protocol.limits import MAX_EVENT_ID
 from utracefsd.events import dynamic_events
-from utracefsd.events.event import CommandString, SavedEvent
+from utracefsd.events.event import CommandString
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
 from utracefsd.machine.shares import Resource, Shares
@@ -36,22 +35,6 @@ def gone(table: EventTable, command: bytes, *, uid: int = 0, recorded: bool = Tr
     table.release(event)
     table.reap()
     return event.id
-
-
-def test_an_id_with_records_is_kept_for_the_same_event(table: EventTable) -> None:
-    table.ids.records = buffer = Buffer(20)
-    assert gone(table, b"login u32 user") == 20
-    assert gone(table, b"payment u32 cents", recorded=False) == 21
-    assert register(table, b"login u64 user").id == 21, "other fields are another event"
-    assert gone(table, b"other") == 22
-    assert register(table, b"login u32 user", REG_MULTI_FORMAT).id == 23
-    table.release(table.named(b"login")[0])
-    table.reap()
-    for recorded in (True, False):
-        assert gone(table, b"login u32 user;", recorded=recorded) == 20, "the same event is back"
-    assert gone(table, b"payment u32 cents") == 21
-    buffer.ids.clear()
-    assert [register(table, name).id for name in (b"n1", b"n2", b"n3")] == [20, 21, 22], "they were cleared"
 
 
 def test_a_synthetic_event_keeps_its_id_as_others_do(table: EventTable) -> None:
@@ -97,16 +80,3 @@ def test_the_ids_of_one_users_records_are_a_share(status: StatusFile) -> None:
     buffer.ids.clear()
     register(table, b"d", privileged=False, uid=1000)
     assert shares.total(Resource.OLD_IDS) == 0
-
-
-def test_a_successor_gives_no_id_that_its_buffers_know(status: StatusFile) -> None:
-    table = EventTable(status)
-    table.ids.records = Buffer(25)
-    saved = SavedEvent(21, 3, 0, 0, b"a", b"a")
-    table.restore([saved], recorded={7, 20, 21, 25})
-    assert [register(table, b"n%d" % n).id for n in range(4)] == [22, 23, 24, 26]
-    table.hold([event for event in table.events() if event.id == 21])
-    table.end_hold()
-    table.reap()
-    assert 21 not in {event.id for event in table.events()}
-    assert register(table, b"n4").id == 27

@@ -49,21 +49,6 @@ def refused(world: World, name: bytes, uid: int = 1000) -> str:
     return errno.errorcode[caught.value.errno]
 
 
-def test_the_longest_idle_of_the_same_user_goes_at_his_limit(world: World) -> None:
-    for name in (b"a", b"b", b"c"):
-        passing(world, name)
-    passing(world, b"other", 1001)
-    assert names(world) == [b"a", b"b", b"c", b"other"]
-    register(world, b"a")
-    register(world, b"d")
-    assert names(world) == [b"a", b"c", b"other", b"d"]
-    world.let_go(register(world, b"a"))
-    register(world, b"e")
-    assert names(world) == [b"a", b"other", b"d", b"e"]
-    assert refused(world, b"f") == "EMFILE"
-    assert world.table.idle.gone == 2
-
-
 def test_of_the_user_with_most_of_them_where_the_table_is_full(world: World) -> None:
     passing(world, b"x", 1001)
     for name in (b"a", b"b", b"c"):
@@ -138,44 +123,6 @@ def test_what_triggers_of_other_events_need_stays(world: World) -> None:
     world.wa(b"events/user_events/c/trigger", b"!hist:keys=v:y=$x")
     going = world.table.idle.let_one_go(1000)
     assert going is not None and going.name == b"b"
-
-
-def test_an_id_that_the_ring_buffer_knows_is_kept_for_the_same_event(world: World) -> None:
-    """Until the buffer is cleared, and the snapshot."""
-    ids = [passing(world, name).id for name in (b"a", b"b", b"c", b"d", b"a")]
-    assert ids[4] == ids[0]
-    assert len(set(ids)) == 4
-    world.table.user_events_max = world.table.shares.most[Resource.EVENTS] = 10
-    world.w(b"snapshot", b"1")
-    world.emit(world.table.events()[0], bytes(4))
-    world.w(b"snapshot", b"1")
-    world.instance.clear()
-    assert passing(world, b"e").id not in ids
-    world.w(b"snapshot", b"0")
-    world.instance.clear()
-    assert passing(world, b"f").id in ids
-
-
-def test_after_a_restart_programs_that_are_not_back_give_way(world: World) -> None:
-    """Events enabled by lines are removed first, then disabled ones; an event whose program is back stays."""
-    world.table.shares.most[Resource.EVENTS] = 4
-    world.instance.standing_events.clear()
-    restored = [register(world, name) for name in (b"plain", b"back")]
-    world.w(b"standing_events", b"user_events:*")
-    world.instance.events.disable_all()
-    restored += [register(world, name) for name in (b"x", b"y")]
-    world.table.hold(restored)
-    for event in restored:
-        if event.name != b"back":
-            world.let_go(event)
-    for name in (b"n1", b"n2", b"n3"):
-        register(world, name)
-    assert names(world) == [b"back", b"n1", b"n2", b"n3"]
-    assert refused(world, b"n4") == "EMFILE"
-    world.table.end_hold()
-    world.table.reap()
-    assert names(world) == [b"back", b"n1", b"n2", b"n3"]
-    assert restored[1].references == 1
 
 
 def test_events_that_must_stay_do_not_hide_others(world: World) -> None:
