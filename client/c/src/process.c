@@ -1,5 +1,6 @@
 #include "process.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -163,9 +164,51 @@ static uint64_t wanted_bytes(const char *variable, uint64_t otherwise)
 	return digits > 0 && digits < 10 && !text[digits] ? strtoull(text, NULL, 10) * 1024 : otherwise;
 }
 
-/* A program with little address space, or little memory that it may lock, keeps most of it. */
+/* The beginning of a file; empty if it cannot be read. */
+static void read_text(const char *path, char *text, size_t size)
+{
+	/* (Not open(2), which the preload library wraps.) */
+	int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	ssize_t got = fd < 0 ? 0 : read(fd, text, size - 1);
+
+	text[got > 0 ? got : 0] = 0;
+	if (fd >= 0)
+		close(fd);
+}
+
+/* The memory that this process's cgroup, of either version, or one above it may have; UINT64_MAX: any. */
+static uint64_t memory_of_cgroup(void)
+{
+	char list[2048], path[sizeof(list) + 64], text[32], *rest = NULL;
+	uint64_t least = UINT64_MAX, found;
+
+	read_text("/proc/self/cgroup", list, sizeof(list));
+	/* Lines like 4:memory:/a/b, of version 2 0::/a/b. */
+	for (char *line = strtok_r(list, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		char *controllers = strchr(line, ':'), *place = controllers ? strchr(controllers + 1, ':') : NULL;
+		const int is_second = place && place == controllers + 1;
+
+		if (!place || (!is_second && strncmp(controllers, ":memory:", 8)))
+			continue;
+		/* (In a container of version 1 only its root is there.) */
+		place++;
+		for (char *end = place + strlen(place); end; end = strrchr(place, '/')) {
+			*end = 0;
+			snprintf(path, sizeof(path), "/sys/fs/cgroup%s%s/memory.%s", is_second ? "" : "/memory", place,
+				 is_second ? "max" : "limit_in_bytes");
+			read_text(path, text, sizeof(text));
+			found = strtoull(text, NULL, 10);
+			if (found && found < least) /* (0: no file, or "max") */
+				least = found;
+		}
+	}
+	return least;
+}
+
+/* A program with little address space, or little memory that it may lock or have, keeps most of it. */
 static uint64_t default_ring(void)
 {
+	const uint64_t part = memory_of_cgroup() / 16;
 	struct rlimit space;
 	void *twice;
 
@@ -175,7 +218,7 @@ static uint64_t default_ring(void)
 	if (twice == MAP_FAILED)
 		return DR_LOW;
 	munmap(twice, 2 * DR_DEFAULT_SIZE);
-	return DR_DEFAULT_SIZE;
+	return part > DR_DEFAULT_SIZE ? DR_DEFAULT_SIZE : part > DR_LOW ? part : DR_LOW;
 }
 
 static uint32_t ring_bytes(uint64_t bytes)

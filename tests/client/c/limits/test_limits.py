@@ -197,6 +197,17 @@ def test_the_memory_of_a_cgroup(daemon: DaemonProcess, program: Path, way: str) 
     assert stored + lost == done.emits and (lost == 0 or way == "socket")
 
 
+@NEEDS_ROOT
+def test_a_flood_in_a_small_cgroup(daemon: DaemonProcess, program: Path) -> None:
+    """The ring is a sixteenth of its memory, so a flood beside a stopped daemon does not exhaust it."""
+    old = totals(daemon)
+    with memory_cgroup(16 << 20) as inside, daemon.paused():
+        done = run(program, "e" * 6000, *inside)  # more than 16 MiB of records
+        assert done.own[0] == 3
+    wait_for(lambda: sum(totals(daemon)) == sum(old) + done.emits)
+    assert done.emits == 600_000
+
+
 @WAYS
 def test_no_emit_waits_for_a_stopped_daemon(daemon: DaemonProcess, program: Path, way: str) -> None:
     """A program that had no answer yet, and its children. Records are in a number when the daemon continues,
