@@ -55,6 +55,8 @@ TYPES = [
     "__data_loc char[]",
     "__rel_loc u8[]",
     "__data_loc unsigned char[]",
+    "__rel_loc u16[]",
+    "__data_loc u16[]",
 ]
 
 
