@@ -90,10 +90,8 @@ _LAZY = {
     "Session": "utracefs.producer.session",
     "Stats": "utracefs.producer.totals",
     "TraceError": "utracefs_protocol.errors",
-    **dict.fromkeys(
-        ("define", "f32", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"),
-        "utracefs.producer.declarations.defining",
-    ),
+    "define": "utracefs.producer.declarations.defining",
+    **{name: "utracefs.producer.declarations.defining" for name in __all__ if name[1:].isdigit()},
 }
 
 

@@ -36,6 +36,7 @@ from utracefs.export.common import Exported, Progress, write_parts
 from utracefs.recordings._records import EventDecoder
 from utracefs.recordings.partial_files import NoRoom, WholeFile, append
 from utracefs.recordings.recording import Recording
+from utracefs_protocol.events.declaration import NUMBER_SIZES
 from utracefs_protocol.text import clean
 
 _FAR_NS: Final = 1 << 62
@@ -44,14 +45,7 @@ _METADATA_BYTES: Final = 1 << 20
 """Space reserved for the descriptions of events."""
 _METADATA: Final = """\
 /* CTF 1.8 */
-typealias integer {{ size = 8; align = 8; signed = false; byte_order = le; }} := u8;
-typealias integer {{ size = 16; align = 8; signed = false; byte_order = le; }} := u16;
-typealias integer {{ size = 32; align = 8; signed = false; byte_order = le; }} := u32;
-typealias integer {{ size = 64; align = 8; signed = false; byte_order = le; }} := u64;
-typealias integer {{ size = 8; align = 8; signed = true; byte_order = le; }} := s8;
-typealias integer {{ size = 16; align = 8; signed = true; byte_order = le; }} := s16;
-typealias integer {{ size = 32; align = 8; signed = true; byte_order = le; }} := s32;
-typealias integer {{ size = 64; align = 8; signed = true; byte_order = le; }} := s64;
+{integers}\
 typealias integer {{ size = 8; align = 8; signed = false; byte_order = le; encoding = UTF8; }} := text;
 typealias integer {{ size = 8; align = 8; signed = false; byte_order = le; base = 16; }} := byte;
 typealias floating_point {{ exp_dig = 8; mant_dig = 24; align = 8; byte_order = le; }} := f32;
@@ -89,6 +83,12 @@ stream {{
 	event.context := struct {{ s32 _vpid; s32 _vtid; text _procname[16]; }};
 }};
 """
+_INTEGERS: Final = "".join(
+    f"typealias integer {{ size = {8 * size}; align = 8; signed = {signed}; byte_order = le; }}"
+    f" := {letter}{8 * size};\n"
+    for letter, signed in (("u", "false"), ("s", "true"))
+    for size in sorted(NUMBER_SIZES)
+)
 
 
 def write_ctf(
@@ -132,7 +132,7 @@ def write_ctf(
         if unix_offset < -_FAR_NS or reading.records.last_ns + unix_offset >= 2 * _FAR_NS:
             unix_offset = 0  # refused by readers
         offset_s, offset = divmod(unix_offset, 10**9)
-        text = _METADATA.format(uuid=trace, clock=clock, offset_s=offset_s, offset=offset)
+        text = _METADATA.format(integers=_INTEGERS, uuid=trace, clock=clock, offset_s=offset_s, offset=offset)
         text += "".join(_event_metadata(*numbered) for numbered in enumerate(packets.events))
         with metadata:
             metadata.free()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from utracefs.recordings._columns import Batch, Column
+from utracefs_protocol.events.declaration import NUMBER_SIZES
 from utracefs_protocol.text import clean, text_of
 
 if TYPE_CHECKING:
@@ -127,8 +128,8 @@ def pandas_table(table: "pyarrow.Table") -> "pandas.DataFrame":
     pa = library("pyarrow")
     nullable = {
         getattr(pa, name.lower())(): getattr(pandas, f"{name}Dtype")()
-        for sign in ("", "U")
-        for name in (f"{sign}Int8", f"{sign}Int16", f"{sign}Int32", f"{sign}Int64")
+        for size in NUMBER_SIZES
+        for name in (f"Int{8 * size}", f"UInt{8 * size}")
     }
     frame = pandas.DataFrame(
         {

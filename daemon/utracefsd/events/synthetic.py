@@ -39,14 +39,9 @@ _SIZES = {name: size for name, size in INTEGERS.items() if not name.endswith(b"s
     b"gfp_t": 4,
 }
 
-_CONVERSIONS = {
+_CONVERSIONS = {name: b"%u" for name in INTEGERS if name.startswith(b"u")} | {
     b"s64": b"%lld",
     b"u64": b"%llu",
-    b"u32": b"%u",
-    b"u16": b"%u",
-    b"u8": b"%u",
-    b"unsigned char": b"%u",
-    b"unsigned int": b"%u",
     b"long": b"%ld",
     b"unsigned long": b"%lu",
     b"gfp_t": b"%x",

@@ -40,6 +40,10 @@ from utracefs.producer import _emit
 from utracefs.producer.declarations.checking import check_declaration, command_bytes
 from utracefs.producer.declarations.declaring import make_event
 from utracefs.producer.process_session import process_session
+from utracefs_protocol.events.declaration import INTEGERS
+
+_SIZES = {name.decode(): size for name, size in INTEGERS.items() if name[1:].isdigit()}
+"""Annotations of integers, and their bytes."""
 
 TYPE_CHECKING = False  # as everywhere on the way to a program's first event
 if TYPE_CHECKING:
@@ -67,10 +71,10 @@ if TYPE_CHECKING:
     f32 = float
 
 else:
-    u8, u16, u32, u64, s8, s16, s32, s64 = (
-        type(name, (int,), {"__module__": "utracefs", "__doc__": f"Annotation of a field of type {name}."})
-        for name in ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64")
-    )
+    # u8 to u64, s8 to s64
+    for _name in _SIZES:
+        _members = {"__module__": "utracefs", "__doc__": f"Annotation of a field of type {_name}."}
+        globals()[_name] = type(_name, (int,), _members)
     f32 = type("f32", (float,), {"__module__": "utracefs", "__doc__": "Annotation of a float of 4 bytes."})
 
     def overload(function):
@@ -82,7 +86,7 @@ _NUMBERS: dict[object, tuple[str, int]] = {
     int: ("s64", 8),
     float: ("double", 8),
     f32: ("float", 4),
-    **{one: (one.__name__, int(one.__name__[1:]) // 8) for one in (u8, u16, u32, u64, s8, s16, s32, s64)},
+    **{globals()[name]: (name, size) for name, size in _SIZES.items()},
 }
 """Name and bytes; also of the elements of arrays."""
 FIELDS: dict[object, str] = {
