@@ -29,7 +29,6 @@ from utracefsd.tree.instance_files import INSTANCE_FILES, options_directory, per
 from utracefsd.tree.nodes import (
     READ_WRITE,
     WRITE_ONLY,
-    Directory,
     FileNode,
     Listing,
     Node,
@@ -318,18 +317,13 @@ class TopDirectory(InstanceDirectory):
         yield from super().names()
 
 
-class InstancesDirectory(Directory):
+class InstancesDirectory(Listing):
     """`instances/`: a directory for each instance with a name."""
 
-    mode = 0o750
-
     def __init__(self, instances: Instances) -> None:
+        super().__init__(instances.names, self._find_instance)
         self.instances = instances
 
-    def lookup(self, name: bytes) -> Node | None:
+    def _find_instance(self, name: bytes) -> Node | None:
         instance = self.instances.get(name)
         return None if instance is None else FurtherInstanceDirectory(instance)
-
-    def names(self) -> Iterator[tuple[bytes, str]]:
-        for name in self.instances.names():
-            yield name, "d"

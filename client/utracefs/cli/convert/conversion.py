@@ -192,30 +192,29 @@ def output_file(path: str | None, *sources: str) -> Iterator[BinaryIO]:
         with open(path, "wb") as out:
             yield out
         return
-    real = os.path.realpath(path)
-    with half_done(real, path) as temporary:
-        with WholeFile(temporary) as out:
-            # Keep the mode, so that a private file stays private.
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(out.fileno(), os.stat(real).st_mode & 0o777)
-            try:
-                yield cast("BinaryIO", out)
-            except TraceError as error:
-                if error.errno == errno.EINVAL:  # invalid, and written up to the error
-                    out.close()
-                    os.rename(temporary, real)
-                raise
-        os.rename(temporary, real)
+    with half_done(path) as temporary, WholeFile(temporary) as out:
+        # Keep the mode, so that a private file stays private.
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(out.fileno(), os.stat(path).st_mode & 0o777)
+        yield cast("BinaryIO", out)
 
 
 @contextlib.contextmanager
-def half_done(real: str, path: str) -> Iterator[str]:
-    """A temporary name beside `real`, unique to this process, removed after an error and after signals. path:
-    named in an OSError."""
+def half_done(path: str) -> Iterator[str]:
+    """A temporary name beside `path`, unique to this process. The file or folder gets the name `path` at the
+    end, also after an error in the input, up to which it is complete. It is removed after other errors and
+    after signals. OSErrors name `path`."""
+    real = os.path.realpath(path)
     temporary = name_beside(real)
     with errors_about(path), ended_by_exceptions():
         try:
-            yield temporary
+            try:
+                yield temporary
+            except TraceError as error:
+                if error.errno == errno.EINVAL:
+                    os.rename(temporary, real)
+                raise
+            os.rename(temporary, real)
         except BaseException:
             if os.path.isdir(temporary):
                 shutil.rmtree(temporary, ignore_errors=True)

@@ -343,14 +343,6 @@ def _only_event(row: Format, recording: Recording, output: str) -> str | None:
 
 
 def _write_directory(row: Format, recording: Recording, path: str, progress: Progress) -> Exported:
-    """The file gets its name when it is complete, or complete up to an error in the input."""
     _check_new(row.name, path)
-    real = os.path.realpath(path)
-    with half_done(real, path) as temporary:
-        try:
-            done = row.write(recording, temporary, progress=progress)
-        except TraceError:
-            os.rename(temporary, real)
-            raise
-        os.rename(temporary, real)
-    return done
+    with half_done(path) as temporary:
+        return row.write(recording, temporary, progress=progress)

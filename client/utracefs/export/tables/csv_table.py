@@ -14,8 +14,8 @@ from typing import BinaryIO, Final
 from utracefs.export.common import Exported, Progress, write_pieces
 from utracefs.export.tables._csv_text import CsvText
 from utracefs.recordings._columns import PLACE_COLUMNS
+from utracefs.recordings.columns import column_names
 from utracefs.recordings.recording import Recording
-from utracefs_protocol.text import clean
 
 _COLUMNS: Final = ("time_ns", "cpu", "pid", "tid", "comm", "system", "name")
 
@@ -24,13 +24,7 @@ def write_csv(recording: Recording, out: BinaryIO, *, progress: Progress | None 
     """Write all records. OSError from `out`; TraceError at invalid data, after all before it is written."""
     fields = dict.fromkeys(name for event in recording.events_with_records() for name in event.names)
     header = [*_COLUMNS, *(PLACE_COLUMNS if recording.is_merged else ())]
-    taken = set(header)
-    for field in fields:
-        name = clean(field)
-        while name in taken:
-            name = f"field_{name}"
-        taken.add(name)
-        header.append(name)
+    header += column_names(fields, header).values()
     reading = recording.reading()
     full = write_pieces(reading, CsvText(reading.records, header, fields), out.write, progress)
     return Exported.of(reading).without(*full)
