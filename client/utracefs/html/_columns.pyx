@@ -11,19 +11,20 @@ An integer column is packed as differences to the least value, in as few bytes a
 (none if all values are equal): first the low bytes of all values, then the next bytes, which compresses well.
 """
 
+import array
+
 cimport cython
+from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free
 
 from utracefs.recordings._columns cimport Values, put_fields
 from utracefs.recordings._records cimport *
 
 from utracefs_protocol.events._fields cimport elements_text
 from utracefs_protocol.events._line cimport load_signed, load_unsigned
-from utracefs_protocol.memory cimport resized
-
 from utracefs_protocol.text import text_of
+#: from array import array
 
 cdef uint64_t SIGN = <uint64_t>1 << 63
 
@@ -32,87 +33,75 @@ cdef uint64_t SIGN = <uint64_t>1 << 63
 cdef class Integers(Values):
     """64-bit integers, one after the other."""
 
-    cdef uint64_t *_keys      # ordered as the values are: signed ones have their sign bit turned
-    cdef size_t _count
-    cdef size_t _capacity
-    cdef uint64_t _flip
-    cdef uint64_t _least
-    cdef uint64_t _most
+    cdef readonly Py_ssize_t count
+    cdef array.array _values
+    cdef Py_ssize_t _room
+    cdef bint _signed
 
     def __cinit__(self, bint signed=False):
-        self._flip = SIGN if signed else 0
+        self._values = array.array("q" if signed else "Q")
+        self._signed = signed
 
-    def __dealloc__(self):
-        free(self._keys)
-
-    def __len__(self):
-        return self._count
-
-    def __getitem__(self, size_t i) -> int:
-        if i >= self._count:
-            raise IndexError(i)
-        return self._value(self._keys[i])
-
-    def __iter__(self) -> Iterator[int]:
-        cdef size_t i
-        for i in range(self._count):
-            yield self._value(self._keys[i])
-
-    cdef object _value(self, uint64_t key):
-        return <int64_t>(key ^ self._flip) if self._flip else key
+    @property
+    def values(self) -> array[int]:
+        """Until the next one is added."""
+        self._room = self.count
+        array.resize(self._values, self.count)
+        return self._values
 
     cdef Py_ssize_t put(self, const uint8_t *data, size_t length) except -1:
-        self.add(<uint64_t>load_signed(data, length) if self._flip else load_unsigned(data, length))
+        self.add(<uint64_t>load_signed(data, length) if self._signed else load_unsigned(data, length))
         return 0
 
     cdef int add(self, uint64_t value) except -1:
         """A signed value is given as its 64 bits."""
-        cdef uint64_t key = value ^ self._flip
-        cdef size_t capacity
-        if self._count == self._capacity:
-            capacity = 2 * self._capacity + 64
-            self._keys = <uint64_t *>resized(self._keys, capacity * sizeof(uint64_t))
-            self._capacity = capacity
-        if not self._count:
-            self._least = self._most = key
-        elif key < self._least:
-            self._least = key
-        elif key > self._most:
-            self._most = key
-        self._keys[self._count] = key
-        self._count += 1
+        if self.count == self._room:
+            self._room = 2 * self._room + 64
+            array.resize(self._values, self._room)
+        self._values.data.as_ulonglongs[self.count] = value
+        self.count += 1
         return 0
 
     def packed(self) -> tuple[int, int, bytes]:
         """(least value, bytes per value: 0, 1, 2, 4 or 8, the bytes)."""
-        cdef uint64_t span = self._most - self._least
-        cdef size_t width = 0 if not span else 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4
-        cdef size_t i, k
+        cdef uint64_t flip = SIGN if self._signed else 0      # for the order of signed ones
+        cdef uint64_t least = <uint64_t>-1, most = 0, span
+        cdef const unsigned long long *values = self._values.data.as_ulonglongs
+        cdef size_t i, k, width, count = self.count
         cdef uint8_t *p
         cdef bytes data
+        if not count:
+            return 0, 0, b""
+        for i in range(count):
+            least = min(least, values[i] ^ flip)
+            most = max(most, values[i] ^ flip)
+        span = most - least
+        width = 0 if not span else 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4
         if span >> 32:
             width = 8
-        data = PyBytes_FromStringAndSize(NULL, width * self._count)
+        least ^= flip
+        data = PyBytes_FromStringAndSize(NULL, width * count)
         p = <uint8_t *>PyBytes_AS_STRING(data)
         for k in range(width):
-            for i in range(self._count):
-                p[k * self._count + i] = <uint8_t>((self._keys[i] - self._least) >> (8 * k))
-        return self._value(self._least) if self._count else 0, width, data
+            for i in range(count):
+                p[k * count + i] = <uint8_t>((values[i] - least) >> (8 * k))
+        return <int64_t>least if self._signed else least, width, data
 
     def steps(self, uint64_t first) -> Integers:
         """Steps from `first` to the first value and between values, for unsigned non-decreasing ones."""
         cdef Integers found = Integers()
-        cdef size_t i
-        for i in range(self._count):
-            found.add(self._keys[i] - (self._keys[i - 1] if i else first))
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            found.add(self._values.data.as_ulonglongs[i] - first)
+            first = self._values.data.as_ulonglongs[i]
         return found
 
     def taken(self, order: Iterable[int]) -> Integers:
         """The values at these indexes."""
-        cdef Integers found = Integers(self._flip != 0)
-        cdef size_t i
+        cdef Integers found = Integers(self._signed)
+        cdef Py_ssize_t i
         for i in order:
-            found.add(self._keys[i] ^ self._flip)
+            found.add(self._values.data.as_ulonglongs[i])
         return found
 
 
@@ -173,19 +162,16 @@ cdef class Counts:
     """Counts of records by bin of time, event and task. Bins double in width when there are more than
     max_counts counts: enough memory for eight of each event and task, or for max_counts.
 
-    A bin has the times with the same `time >> shift`. least, most: times.
+    A bin has the times with the same `time >> shift`.
     """
 
     cdef readonly size_t total
     cdef readonly int shift
-    cdef readonly uint64_t least
-    cdef readonly uint64_t most
     cdef dict _counts         # by (bin, event, task)
     cdef size_t _max_counts
 
     def __init__(self, int shift, size_t max_counts):
         self.shift = shift
-        self.least = <uint64_t>-1
         self._counts = {}
         self._max_counts = max_counts
 
@@ -193,8 +179,6 @@ cdef class Counts:
         cdef tuple key = (time_ns >> self.shift, event, task)
         self._counts[key] = self._counts.get(key, 0) + 1
         self.total += 1
-        self.least = min(self.least, time_ns)
-        self.most = max(self.most, time_ns)
         if <size_t>len(self._counts) > self._max_counts:
             self._widen()
         return 0
@@ -287,6 +271,8 @@ cdef class Columns:
     cdef readonly list task_list  #: list[tuple[int, int, str]]
     cdef readonly list instance_list  #: list[str]
     cdef readonly size_t text_bytes
+    cdef readonly uint64_t first
+    cdef readonly uint64_t last
     cdef readonly Counts rest  #: Counts | None
     cdef size_t _max_records
     cdef size_t _max_text_bytes
@@ -294,7 +280,7 @@ cdef class Columns:
     cdef dict _by_decoder
     cdef dict _by_task
     cdef dict _by_buffer
-    cdef uint64_t _latest
+    cdef bint _begun
     cdef bint _unordered
 
     def __init__(
@@ -320,17 +306,7 @@ cdef class Columns:
 
     @property
     def count(self) -> int:
-        return len(self.times)
-
-    @property
-    def first(self) -> int:
-        least = [] if self.rest is None else [self.rest.least]
-        return min(least + ([self.times._least] if len(self.times) else []), default=0)
-
-    @property
-    def last(self) -> int:
-        most = [] if self.rest is None else [self.rest.most]
-        return max(most + ([self.times._most] if len(self.times) else []), default=0)
+        return self.times.count
 
     def read(self, size_t max_records) -> bool:
         """Take up to so many records. False: the end. ValueError at invalid data, after all before it."""
@@ -345,19 +321,24 @@ cdef class Columns:
             columns = self._columns(event, not event.fits(&raw))
             columns.total += 1
             if self.rest is None and (
-                self.text_bytes > self._max_text_bytes or self.times._count == self._max_records
+                self.text_bytes > self._max_text_bytes
+                or <size_t>self.times.count == self._max_records
             ):
                 # The rows have 2^16 bins.
-                self.rest = Counts(max((self.last - self.first).bit_length() - 16, 0), self._max_counts)
+                span = self.last - self.first
+                self.rest = Counts(max(span.bit_length() - 16, 0), self._max_counts)
+            if raw.time_ns < self.last and self.rest is None:
+                self._unordered = True
+            if raw.time_ns < self.first or not self._begun:
+                self.first = raw.time_ns
+            self.last = max(self.last, raw.time_ns)
+            self._begun = True
             if self.rest is not None:
                 self.rest.add(raw.time_ns, columns._number, self._task(&raw))
                 continue
             if raw.lost:
-                self.lost_at.add(len(self.times))
+                self.lost_at.add(self.times.count)
                 self.lost.add(<uint64_t>raw.lost)
-            if raw.time_ns < self._latest:
-                self._unordered = True
-            self._latest = raw.time_ns
             self.times.add(raw.time_ns)
             self.events.add(columns._number)
             self.cpus.add(raw.cpu)
@@ -368,19 +349,18 @@ cdef class Columns:
 
     def sort(self) -> None:
         """Sort the rows by time, stable. Losses move with the rows that they precede."""
-        cdef list times, order, ranks, orders, in_event
+        cdef list order, ranks, orders, in_event
         if not self._unordered:
             return
-        times = list(self.times)
-        order = sorted(range(len(times)), key=times.__getitem__)
+        order = sorted(range(self.count), key=self.times.values.__getitem__)
         in_event = [0] * len(self.event_columns)
         ranks = []
-        for event in self.events:
+        for event in self.events.values:
             ranks.append(in_event[event])
             in_event[event] += 1
         orders = [[] for _ in self.event_columns]
         for before in order:
-            orders[self.events[before]].append(ranks[before])
+            orders[self.events.values[before]].append(ranks[before])
         self._sort_lost(order)
         self.times = self.times.taken(order)
         self.events = self.events.taken(order)
@@ -391,13 +371,12 @@ cdef class Columns:
         self._unordered = False
 
     def _sort_lost(self, list order):
-        cdef dict places = dict.fromkeys(self.lost_at)
+        cdef dict places = dict.fromkeys(self.lost_at.values)
         for after, before in enumerate(order):
             if before in places:
                 places[before] = after
-        pairs = sorted((places[at], lost) for at, lost in zip(self.lost_at, self.lost))
-        self.lost_at = Integers()
-        self.lost = Integers(True)
+        pairs = sorted((places[at], lost) for at, lost in zip(self.lost_at.values, self.lost.values))
+        self.lost_at, self.lost = Integers(), Integers(True)
         for at, lost in pairs:
             self.lost_at.add(<uint64_t>at)
             self.lost.add(<uint64_t><int64_t>lost)

@@ -105,7 +105,7 @@ class _Data:
         self.pieces: list[bytes] = []
         self._progress = progress
         self._values = 0
-        self._whole = 5 * columns.count + 2 * len(columns.lost)
+        self._whole = 5 * columns.count + 2 * columns.lost.count
         self._whole += sum(event.count * len(event.names) for event in columns.event_columns)
 
     def head(self, recording: Recording, reading: Reading, columns: Columns) -> dict[str, Any]:
@@ -164,10 +164,10 @@ class _Data:
 
     def _column(self, values: Integers) -> dict[str, Any]:
         base, width, data = values.packed()
-        column = {"count": len(values), "base": str(base), "width": width}
+        column = {"count": values.count, "base": str(base), "width": width}
         if width:
             column["id"] = self._add(data)
-        self._values += len(values)
+        self._values += values.count
         if self._progress is not None:
             self._progress(_READING + (1 - _READING) * min(self._values / max(self._whole, 1), 1.0))
         return column

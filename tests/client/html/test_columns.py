@@ -22,8 +22,8 @@ EVENTS = Events(100, b"ints u8 a; s64 b; u64 c", b"text __rel_loc char[] d")
 
 def values(column: Integers | Texts) -> list[int | str]:
     if isinstance(column, Texts):
-        return [column.values[number] for number in column.numbers]
-    return list(column)
+        return [column.values[number] for number in column.numbers.values]
+    return list(column.values)
 
 
 def rows(columns: Columns) -> list[tuple[Any, ...]]:
@@ -32,23 +32,23 @@ def rows(columns: Columns) -> list[tuple[Any, ...]]:
         iter(list(zip(*map(values, event.values), strict=True)) or [()] * event.count)
         for event in columns.event_columns
     ]
-    lost = dict(zip(columns.lost_at, columns.lost, strict=True))
+    lost = dict(zip(columns.lost_at.values, columns.lost.values, strict=True))
     found = []
     for row in range(columns.count):
-        event: EventColumns = columns.event_columns[columns.events[row]]
-        pid, tid, comm = columns.task_list[columns.tasks[row]]
+        event: EventColumns = columns.event_columns[columns.events.values[row]]
+        pid, tid, comm = columns.task_list[columns.tasks.values[row]]
         found.append(
             (
-                columns.times[row],
-                columns.cpus[row],
+                columns.times.values[row],
+                columns.cpus.values[row],
                 pid,
                 tid,
                 comm,
                 event.system,
                 event.name,
-                columns.instance_list[columns.instances[row]],
+                columns.instance_list[columns.instances.values[row]],
                 lost.get(row, 0),
-                dict(zip(event.names, next(fields[columns.events[row]]), strict=True)),
+                dict(zip(event.names, next(fields[columns.events.values[row]]), strict=True)),
             )
         )
     return found
@@ -131,7 +131,7 @@ def test_sorting(tmp_path: Path) -> None:
     columns.sort()
     assert rows(columns) == sorted(expected, key=lambda row: row[0])
     assert (columns.first, columns.last) == (min(times), max(times))
-    assert list(columns.times.steps(0)) == [
+    assert list(columns.times.steps(0).values) == [
         b - a for a, b in zip([0, *sorted(times)], sorted(times), strict=False)
     ]
 
@@ -163,14 +163,12 @@ def test_packing(tmp_path: Path, event: int, field: int, numbers: list[int], wid
     assert (base, found, len(data)) == (min(numbers), width, width * len(numbers))
     count = len(numbers)
     unpacked = [int.from_bytes(data[i::count], "little") + base for i in range(count)]
-    assert unpacked == numbers == list(column)
-    with pytest.raises(IndexError):
-        column[count]
+    assert unpacked == numbers == list(column.values)
 
 
 def test_no_records() -> None:
     assert Integers().packed() == Integers(True).packed() == (0, 0, b"")
-    assert list(Integers().steps(0)) == []
+    assert list(Integers().steps(0).values) == []
 
 
 def recording_of_texts(tmp_path: Path) -> Recording:
@@ -188,7 +186,7 @@ def test_what_does_not_fit_is_counted(tmp_path: Path, records: int, text: int) -
     rest = columns.rest
     assert rest is not None and (event.count, event.total, rest.total) == (7, 100, 93)
     assert (columns.first, columns.last) == (0, 99)
-    bins, events, tasks, counts = map(list, rest.columns())
+    bins, events, tasks, counts = (list(one.values) for one in rest.columns())
     assert (rest.shift, bins, counts) == (0, list(range(7, 100)), [1] * 93)
     assert events == [0] * 93
     assert [columns.task_list[number][0] for number in tasks] == [1 + n % 3 for n in range(7, 100)]
@@ -197,9 +195,10 @@ def test_what_does_not_fit_is_counted(tmp_path: Path, records: int, text: int) -
 @pytest.mark.parametrize("max_counts", [0, 1, 30, 1 << 10])
 def test_bins_get_wider_and_no_count_is_lost(tmp_path: Path, max_counts: int) -> None:
     with recording_of_texts(tmp_path) as recording:
-        rest = columns_of(recording, records=0, counts=max_counts).rest
-    assert isinstance(rest, Counts) and (rest.least, rest.most, rest.total) == (0, 99, 100)
-    found = list(zip(*map(list, rest.columns()), strict=True))
+        columns = columns_of(recording, records=0, counts=max_counts)
+    rest = columns.rest
+    assert isinstance(rest, Counts) and (columns.first, columns.last, rest.total) == (0, 99, 100)
+    found = list(zip(*(list(one.values) for one in rest.columns()), strict=True))
     expected = Counter((n >> rest.shift, 0, n % 3) for n in range(100))
     assert found == [(*key, expected[key]) for key in sorted(expected)]
     assert len(found) <= max(max_counts, 8 * 3)
