@@ -9,11 +9,12 @@ import contextlib
 import ctypes
 import errno
 import os
-import re
 import shutil
 import socket
 import subprocess
 from typing import Final
+
+from utracefs.mount.processes.access import status_of
 
 FS_TYPE: Final = "fuse.utracefs"
 """In /proc/mounts."""
@@ -24,11 +25,11 @@ _HELPER: Final = "fusermount3"
 _MS_NOSUID: Final = 2
 _MS_NODEV: Final = 4
 _MS_NOEXEC: Final = 8
-_MNT_DETACH: Final = 2
+MNT_DETACH: Final = 2
 
 _CAP_SYS_ADMIN: Final = 1 << 21
 
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 def attach(directory: str, *, allow_other: bool = False) -> int:
@@ -73,14 +74,19 @@ def detach(directory: str) -> None:
                 [helper, "-u", "-q", "-z", "--", directory], check=False, stderr=subprocess.DEVNULL
             )
         return
-    _libc.umount2(os.fsencode(directory), _MNT_DETACH)
+    libc.umount2(os.fsencode(directory), MNT_DETACH)
+
+
+def check(result: int, about: str) -> None:
+    """The OSError of a call of libc that has failed."""
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), about)
 
 
 def has_cap_sys_admin() -> bool:
     """Whether this process has it, in its user namespace, among the effective capabilities."""
-    with open("/proc/self/status", "rb") as file:
-        found = re.search(rb"^CapEff:\t([0-9a-f]+)$", file.read(), re.MULTILINE)
-    return found is not None and bool(int(found[1], 16) & _CAP_SYS_ADMIN)
+    return bool(status_of("self")["CapEff"][0] & _CAP_SYS_ADMIN)
 
 
 def by_itself() -> bool:
@@ -129,9 +135,8 @@ def _by_ourselves(directory: str, options: list[str]) -> int:
         ]
         flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
         path, kind = os.fsencode(directory), FS_TYPE.encode()
-        if _libc.mount(b"utracefs", path, kind, ctypes.c_ulong(flags), ",".join(data).encode()):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), directory)
+        options_text = ",".join(data).encode()
+        check(libc.mount(b"utracefs", path, kind, ctypes.c_ulong(flags), options_text), directory)
     except BaseException:
         os.close(device)
         raise

@@ -35,6 +35,7 @@ from utracefs.mount.data_connections import Asking, DataConnections
 from utracefs.mount.operation import AskEach, Gate
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.processes.memory_thread import MemoryThread
+from utracefs.tree.rpc import checked
 from utracefs_protocol.connection import Notification
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
@@ -296,11 +297,9 @@ class Enablers:
         try:
             if isinstance(answer, OSError):
                 raise answer
-            state = EnablerRegistered.from_wire(answer).enabled
-        except (OSError, TraceError) as failure:
+            state = checked(EnablerRegistered.from_wire, answer, EventRegistration.METHOD).enabled
+        except OSError:
             connected.keys.pop(token, None)
-            if isinstance(failure, TraceError):
-                raise OSError(errno.EPROTO, failure.text) from None
             raise
         if token in connected.keys:
             connected.state[token] = state

@@ -52,9 +52,9 @@ from utracefs.mount.channel import ANSWER_S, Channel
 from utracefs.mount.nodes import Node, Nodes, inode_number
 from utracefs.mount.operation import Ask, AskEach, Gate, Operation, Steps, error
 from utracefs.mount.user_events_data import DataFile, UserEventsData
-from utracefs_protocol.errors import TraceError
+from utracefs.tree.rpc import checked
 from utracefs_protocol.messages import tracefs as messages
-from utracefs_protocol.text import bytes_of
+from utracefs_protocol.text import bytes_of, text_of
 
 logger = logging.getLogger("utracefs.mount")
 
@@ -290,10 +290,7 @@ class FileSystem:
         found, until = self._seen.get(path, (None, 0.0))
         if found is None or until <= self._clock():
             answer = yield Ask(self._main, messages.StatPath(path))
-            try:
-                found = messages.Stat.from_wire(answer)
-            except TraceError as error:
-                raise OSError(errno.EPROTO, error.text) from None
+            found = checked(messages.Stat.from_wire, answer, text_of(path))
             self._see(path, found)
         return self._nodes.entry_out(self._nodes.looked_up(path, found), _valid_s(parent.path))
 

@@ -29,7 +29,7 @@ import tempfile
 import threading
 from typing import Final
 
-from utracefs.mount.attaching import has_cap_sys_admin
+from utracefs.mount.attaching import MNT_DETACH, check, has_cap_sys_admin, libc
 from utracefs.tree.closing import Closing
 from utracefs_protocol.own_processes import in_background, prepare
 
@@ -52,14 +52,11 @@ _CLONE_NEWUSER: Final = 0x10000000
 _MS_BIND: Final = 0x1000
 _MS_REC: Final = 0x4000
 _MS_SLAVE: Final = 1 << 19
-_MNT_DETACH: Final = 2
 _CAPABILITY_VERSION_3: Final = 0x20080522
 
 _WRITTEN_BY_TRACE_CMD: Final = ("/proc/sys/kernel/ftrace_enabled", "/proc/sys/kernel/kptr_restrict")
 
 _READY: Final = b"ready"
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class OwnNamespace(Closing):
@@ -104,13 +101,13 @@ class OwnNamespace(Closing):
             socket.send_fds(self.sock, [b"pidfd"], [os.pidfd_open(os.getpid())])
         root, cwd, *namespaces = self._fds
         for fd in namespaces:
-            _check(_libc.setns(fd, 0), "setns")
+            check(libc.setns(fd, 0), "setns")
         os.fchdir(root)
         os.chroot(".")
         os.fchdir(cwd)
         if len(namespaces) > 1:
             header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-            _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+            check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
     def started(self, pid: int) -> None:
         """The child that entered, not waited for yet."""
@@ -135,12 +132,6 @@ class OwnNamespace(Closing):
                 self.server.wait()
 
 
-def _check(result: int, about: str) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), about)
-
-
 def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
     """Enter a new mount namespace with private propagation; returns the names in /proc/self/ns of the new
     namespaces, in the order in which to enter them. This process must have one thread. OSError with what to
@@ -154,12 +145,12 @@ def unshare(mountpoint: str = MOUNTPOINT) -> list[str]:
             )
         raise OSError(errno.ENOENT, text, mountpoint)
     if has_cap_sys_admin():
-        _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+        check(libc.unshare(_CLONE_NEWNS), "unshare")
         _be_slave(mountpoint)
         return ["mnt"]
     uid, gid = os.geteuid(), os.getegid()
     try:
-        _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+        check(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
         for file, text in (
             ("setgroups", "deny"),
             ("uid_map", f"{uid} {uid} 1"),
@@ -181,8 +172,8 @@ def _be_slave(directory: str) -> None:
     try:
         os.chroot(directory)
         os.fchdir(root)
-        while _libc.mount(b"none", b".", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None):
-            _check(ctypes.get_errno() != errno.EINVAL or os.path.samefile(".", ".."), "/")
+        while libc.mount(b"none", b".", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None):
+            check(ctypes.get_errno() != errno.EINVAL or os.path.samefile(".", ".."), "/")
             os.chdir("..")
     finally:
         os.fchdir(root)
@@ -207,13 +198,13 @@ def _hide_kernel_trace() -> None:
             if kind == b"tracefs":
                 found.add(path)
     for path in found - {MOUNTPOINT.encode()}:
-        _libc.umount2(path, _MNT_DETACH)
+        libc.umount2(path, MNT_DETACH)
     if MOUNTPOINT.encode() not in found:
-        _libc.mount(b"tracefs", MOUNTPOINT.encode(), b"tracefs", ctypes.c_ulong(0), None)
+        libc.mount(b"tracefs", MOUNTPOINT.encode(), b"tracefs", ctypes.c_ulong(0), None)
     for setting in _WRITTEN_BY_TRACE_CMD:
         with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix="utracefs-") as file:
             shutil.copyfile(setting, file.name)
-            _libc.mount(file.name.encode(), setting.encode(), None, ctypes.c_ulong(_MS_BIND), None)
+            libc.mount(file.name.encode(), setting.encode(), None, ctypes.c_ulong(_MS_BIND), None)
 
 
 def _serve(directory: str, mountpoint: str, sock: socket.socket) -> None:

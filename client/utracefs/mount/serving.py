@@ -89,19 +89,14 @@ class Signals:
 @contextlib.contextmanager
 def signals() -> Iterator[Signals]:
     """SIGTERM, SIGINT and SIGHUP end the block in order."""
-    caught = Signals()
-    before = {}
-    wakeup_before = signal.set_wakeup_fd(caught.write_fd)
-    try:
+    with contextlib.ExitStack() as stack:
+        caught = Signals()
+        stack.callback(caught.close)
+        stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(caught.write_fd))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, caught.handler)
+                stack.callback(signal.signal, number, signal.signal(number, caught.handler))
         yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(wakeup_before)
-        caught.close()
 
 
 def connect(directory: str | None = None) -> socket.socket:

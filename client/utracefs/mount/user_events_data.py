@@ -30,6 +30,7 @@ from utracefs.mount.operation import Ask, Steps, Wait, error
 from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
 from utracefs.mount.processes.memory_thread import MemoryThread
 from utracefs.mount.user_reg import Command, UserReg, UserUnreg
+from utracefs.tree.rpc import checked
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import REG_PERSIST
 from utracefs_protocol.limits import MAX_COMMAND_STRING, MAX_DATA_OBJECT
@@ -228,10 +229,7 @@ class UserEventsData:
                 return self._note(file, registration, answer)
 
     def _note(self, file: DataFile, registration: EventRegistration, answer: object) -> int:
-        try:
-            registered = Registered.from_wire(answer)
-        except TraceError as failure:
-            raise OSError(errno.EPROTO, failure.text) from None
+        registered = checked(Registered.from_wire, answer, EventRegistration.METHOD)
         index = registered.write_index
         if file.indexes is not None:
             if index in file.indexes:
