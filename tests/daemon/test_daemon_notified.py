@@ -235,22 +235,6 @@ def test_perf_and_the_end_of_an_instance_wait(around: Around) -> None:
         assert error is None
 
 
-def test_a_client_that_does_not_read_costs_no_more_than_its_tokens(around: Around) -> None:
-    program, tree = around.program(tokens=4), around.administrator()
-    (accepted,) = around.daemon.data
-    for number in range(200):
-        tree.enable(number % 2 == 0)
-        around.turn()
-        if not number:
-            around.at(SECOND_NS + ACKNOWLEDGE_NS)
-    tree.heard()
-    assert accepted.link.waiting_bytes == 0
-    assert program.heard() == [changed(1, [0, 1], [1, 1], [2, 1], [3, 1])]
-    program.written(1)
-    around.turn()
-    assert program.heard() == [changed(2, [0, 0], [1, 0], [2, 0], [3, 0])]
-
-
 def test_on_behalf_of_a_process(around: Around) -> None:
     task = read_task(os.getppid())
     assert task is not None
@@ -288,17 +272,6 @@ def test_what_is_withheld_is_answered_before_a_broken_byte(around: Around) -> No
     answer, (kind, method, _) = tree.heard()
     assert answer == [1, msgid, None, 1]
     assert (kind, method) == (2, "error")
-
-
-def test_a_busy_daemon_blames_no_connection(around: Around, log: pytest.LogCaptureFixture) -> None:
-    """The acknowledgement has arrived; the daemon had not read it."""
-    program, tree = around.program(), around.administrator()
-    msgid = tree.enable(True)
-    around.turn()
-    program.written(1)
-    around.at(SECOND_NS + 3 * ACKNOWLEDGE_NS)
-    assert tree.heard() == [[1, msgid, None, 1]]
-    assert not log.messages
 
 
 def test_a_thread_is_no_process(around: Around) -> None:
@@ -348,38 +321,6 @@ def test_a_user_with_new_connections_each_time_has_a_bounded_wait(
     assert sum("of user 54321 took 2000 ms" in message for message in log.messages) == 1
     around.at(around.now_ns + 20 * SECOND_NS)
     assert operation(), "refilled"
-
-
-def test_a_connection_that_acknowledges_in_the_last_moment_each_time(around: Around) -> None:
-    tree, late = around.administrator(), around.program_of(54321)
-    answered_at_once = 0
-    for number in range(40):
-        tree.enable(number % 2 == 0)
-        around.turn()
-        answered_at_once += bool(tree.heard())
-        [[_, _, [seq, _]]] = late.heard()
-        around.at(around.now_ns + ACKNOWLEDGE_NS - 1)
-        late.written(seq)
-        around.turn()
-        tree.heard()
-    assert 33 <= answered_at_once <= 35
-
-
-def test_after_all_notifications_no_timer_is_left(around: Around) -> None:
-    """Any of them acknowledges, is overdue, reads nothing, or waits for records."""
-    program, _overdue, tree = around.program(), around.program(), around.administrator()
-    handle = tree.call("open", "trace_pipe", os.O_RDONLY)
-    tree.send("read", handle, 4096)
-    tree.send("poll", handle)
-    for seq, on in enumerate((True, False, True), 1):
-        tree.enable(on)
-        around.turn()
-        program.heard()
-        program.written(seq)
-        around.at(around.now_ns + ACKNOWLEDGE_NS)
-    assert len(tree.heard()) == 3
-    around.at(around.now_ns + SECOND_NS)  # references that were dropped
-    assert around.daemon.next_deadline_ns() is None
 
 
 def test_the_daemon_ends_while_somebody_waits(around: Around) -> None:

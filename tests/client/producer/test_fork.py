@@ -262,61 +262,6 @@ def test_no_daemon_makes_no_difference_to_how_a_program_ends(directory: Path, tm
     assert out == "fine\n"
 
 
-def test_closing_in_a_child_leaves_the_parent_alone(daemon: FakeDaemon, tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        PROLOGUE
-        + """
-    event.emit(1, 0)
-    pid = os.fork()
-    if not pid:
-        utracefs.close()
-        assert not event
-        pid = os.fork()
-        if not pid:
-            assert not event
-            event.emit(2, 0)
-            sys.exit(0)
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    assert os.waitpid(pid, 0)[1] == 0
-    event.emit(1, 1)
-    """,
-    )
-    assert records(daemon) == expected(1, 2)
-
-
-def test_fork_within_a_signal_handler(daemon: FakeDaemon, tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        PROLOGUE
-        + """
-    import signal
-    pids = []
-    def handler(*_):
-        pid = os.fork()
-        if not pid:
-            event.emit(2, os.getpid())  # a handler may be interrupted by the next
-            os._exit(0 if utracefs.flush(60) else 1)
-        pids.append(pid)
-    signal.signal(signal.SIGALRM, handler)
-    assert event
-    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
-    number = 0
-    while len(pids) < 10:
-        event.emit(1, number)
-        number += 1
-        if number % 100 == 0:
-            utracefs.flush(60)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    for pid in pids:
-        assert os.waitpid(pid, 0)[1] == 0
-    """,
-    )
-    got = records(daemon)
-    assert sum(1 for who, _ in got if who == 2) >= 10
-    assert set(got.values()) == {1}
-
-
 def test_importing_changes_nothing(tmp_path: Path) -> None:
     out = run(
         tmp_path,

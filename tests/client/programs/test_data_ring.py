@@ -89,23 +89,6 @@ def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> Non
     assert all(tid in (own, os.getpid()) for tid, own in zip(found, ids, strict=False))
 
 
-def test_the_daemon_ends_during_a_flush(utracefsd: DaemonProcess, session: Session, tree: Tracefs) -> None:
-    event = enabled(session, tree)
-    assert event
-    utracefsd.signal(signal.SIGSTOP)
-    for n in range(100):
-        event.emit(n)
-    flushed: list[bool] = []
-    flushing = threading.Thread(target=lambda: flushed.append(session.flush(60)))
-    flushing.start()
-    utracefsd.stop(kill=True)
-    utracefsd.start()
-    flushing.join()
-    assert flushed == [True]
-    with Tracefs(utracefsd.directory) as next_tree:
-        assert numbers(next_tree) == list(range(100))
-
-
 def test_records_that_no_daemon_took_in_are_pending_at_the_end(
     utracefsd: DaemonProcess, session: Session, tree: Tracefs
 ) -> None:

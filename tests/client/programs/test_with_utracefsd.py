@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -115,21 +114,6 @@ def test_refusals_that_find_no_room(
     wait_for(lambda: stats(tree, "refusing").startswith(expected))
 
 
-@pytest.mark.parametrize("transport", ["ring"], indirect=True)  # what the socket has ends with the daemon
-def test_refusals_that_a_dead_daemon_did_not_take(utracefsd: DaemonProcess, session: Session) -> None:
-    event = session.event("refusing u32 a")
-    with Tracefs(utracefsd.directory) as tree:
-        wait_for(lambda: not event)
-        tree.write_file("events/user_events/refusing/enable", b"1")
-    assert event
-    utracefsd.signal(signal.SIGSTOP)
-    event.emit(None)  # type: ignore[arg-type]
-    utracefsd.stop(kill=True)
-    utracefsd.start()
-    with Tracefs(utracefsd.directory) as tree:
-        wait_for(lambda: stats(tree, "refusing").startswith("emitted: 0\nrefused: 1 a was None\n"))
-
-
 def test_what_a_handler_emits_while_its_thread_waits_is_of_that_thread(
     utracefsd: DaemonProcess, session: Session, tree: Tracefs
 ) -> None:
@@ -150,26 +134,6 @@ def test_what_a_handler_emits_while_its_thread_waits_is_of_that_thread(
         signal.signal(signal.SIGALRM, before)
     wait_for(lambda: b"waiting: a=0x1" in tree.read_file("trace"))
     assert f"-{os.getpid()} ".encode() in tree.read_file("trace").splitlines()[-1]
-
-
-def test_records_for_an_event_that_was_disabled_meanwhile_are_reported_back(
-    session: Session, tree: Tracefs
-) -> None:
-    event = session.event("late u32 a")
-    wait_for(lambda: not event)
-    tree.write_file("events/user_events/late/enable", b"1")
-    assert event
-
-    # Between the daemon's two steps, taking in and turning off, there is time for some.
-    deadline = time.monotonic() + 0.02
-    while time.monotonic() < deadline:
-        event.emit(1)
-    tree.write_file("events/user_events/late/enable", b"0")
-    assert session.flush(60)
-    mine = session.stats()
-    recorded = int(stats(tree, "late").partition("recorded ")[2].split()[0])
-    wait_for(lambda: recorded + session.stats().refused == mine.sent)
-    assert set(event.refused) <= {"EBADF"}
 
 
 def test_a_relative_directory(

@@ -14,7 +14,6 @@ from tests.daemon.connections.ports import Around, error_in, read_all
 from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.accepted_connection import DATA, MAX_DESCRIPTORS_SENT
-from utracefsd.connections.port import FEW
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 
@@ -29,17 +28,6 @@ class TestScheduling:
         client.sendall(b"def")
         around.port.take_in_all()
         assert made.data == b"abcdef"
-
-    def test_at_the_daemons_end_connections_that_wait_to_be_accepted_are_read(self, around: Around) -> None:
-        """A forked child that has ended keeps nothing for the next daemon."""
-        for _ in range(FEW + 1):
-            client = around.connect()
-            client.sendall(b"last words")
-            client.close()
-        around.port.acceptor.take(lambda: around.now_ns)
-        around.listener.close()
-        around.port.take_in_last()
-        assert [made.data for made in around.made] == [b"last words"] * (FEW + 1)
 
     def test_closing_ends_it_after_its_last_words(self, around: Around) -> None:
         client, made = around.connected()

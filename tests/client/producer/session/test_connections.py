@@ -6,7 +6,6 @@ import errno
 import itertools
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,11 +13,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
-from tests.client.conftest import descriptors
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from tests.client.producer.test_session import ONE, TWO, NewSession, numbers
 from utracefs import Session
@@ -257,30 +254,6 @@ def test_a_daemon_that_talks_nonsense_is_left_alone_and_tried_again(
             os.close(fd)
 
 
-def test_a_descriptor_that_the_program_closes_before_it_is_mapped_is_asked_for_again(
-    daemon: FakeDaemon, session: Session
-) -> None:
-    """As when it closes all descriptors beside the library's thread. No event is off meanwhile."""
-    daemon.answering.clear()
-    daemon.answered_at_once = {"mmap_status"}
-    daemon.enabled_from_start = {ONE}
-    before = descriptors()
-    event = session.event(ONE)
-    event.emit(0)
-    wait_for(lambda: daemon.last.requests and daemon.last.requests[-1].method == "DIAG_IOCSREG")
-    (received,) = wait_for(lambda: {each for each in descriptors() - before if "memfd:status" in each})
-    os.close(int(received.split()[0]))
-    daemon.answering.set()
-    daemon.kick()
-    emitted = 1
-    while len(daemon.clients) == 1 or not event.registered:
-        event.emit(emitted)
-        emitted += 1
-        time.sleep(0.001)
-    assert session.flush(60)
-    assert numbers(daemon.last.payloads(ONE)) == [*range(emitted)]
-
-
 # ---- flush and close
 
 
@@ -302,50 +275,6 @@ def test_flush_waits_for_the_daemon_at_most_its_timeout(daemon: FakeDaemon, sess
     threading.Timer(0.05, lambda: daemon.drop(daemon.last)).start()
     assert not session.flush(5)
     daemon.answering.set()
-
-
-# ---- threads and signals
-
-
-def test_signal_handlers_emit_in_the_middle_of_everything(daemon: FakeDaemon, session: Session) -> None:
-    daemon.enabled_from_start = {ONE, TWO}
-    one, two = session.events([ONE, TWO])
-    assert one
-    counter = itertools.count()
-    depth = 0
-
-    def handler(signum: int, frame: FrameType | None) -> None:
-        # Handlers interrupt handlers, but only so deep: a slow machine would do nothing else.
-        nonlocal depth
-        depth += 1
-        if depth < 4:
-            signal.setitimer(signal.ITIMER_REAL, 0.0005)
-        count = next(counter)
-        two.emit(count, "from the handler")
-        session.event(f"handler_{count % 5} u32 a").emit(count)
-        if count % 50 == 0:
-            session.flush(0.5)
-        depth -= 1
-        signal.setitimer(signal.ITIMER_REAL, 0.0005)
-
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.001)
-    try:
-        number = 0
-        while two.emitted < 200:
-            one.emit(number)
-            number += 1
-            if number % 64 == 0:
-                session.flush(1)
-    finally:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # no handler that sets the timer again
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert session.flush(60)
-    assert one.lost == two.lost == 0
-    assert numbers(daemon.last.payloads(ONE)) == list(range(number))
-    # a handler may be interrupted by the next one
-    assert sorted(numbers(daemon.last.payloads(TWO))) == list(range(next(counter)))
 
 
 # ---- a program that the thread must not change

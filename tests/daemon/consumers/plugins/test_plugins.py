@@ -558,15 +558,3 @@ def test_the_rest_is_taken_at_the_end() -> None:
     bench.worker.post(lambda: bench.log.append("last"))
     assert bench.worker.close(20)
     assert bench.log == [1, 2, "last"]
-
-
-def test_two_plugins_get_the_same_records(plugins: Plugins, event: Event) -> None:
-    plugins.get("collect").attach(event)
-    plugins.get("least").attach(event)
-    write(event, 1)
-    plugins.get("least").detach(event)
-    write(event, 2)
-    drain(plugins)
-    assert stats(event, "least") == "least: recorded 1 filtered 0 lost 0"
-    assert stats(event, "collect") == "collect: recorded 2 filtered 0 lost 0"
-    assert plugins.get("least").report() == ""
