@@ -94,49 +94,6 @@ def test_a_second_user_is_refused(spool: Spool) -> None:
     assert refused.value.errno == errno.EBUSY
 
 
-def test_a_restart_sends_what_was_not_done(spool: Spool) -> None:
-    assert spool.is_new
-    for n in range(4):
-        spool.append(batch([n]))
-    take(spool, Limits(2, 10**6))
-    spool.done()
-    assert numbers(take(spool, Limits(1, 10**6))) == [2]
-    spool.lose(EVENT, "ring", 9)
-    spool = again(spool)
-    assert not spool.is_new
-    assert numbers(take(spool)) == [2, 3]
-    spool.done()
-    spool.append(batch([4]))
-    (found,) = take(spool)
-    assert (found.sequence, found.losses) == (5, [])  # that loss was in memory alone
-    spool.close()
-
-
-def test_losses_survive_until_they_are_in_a_batch(spool: Spool) -> None:
-    forwarder = spool.forwarder
-    spool.append(batch([1]))
-    take(spool)
-    spool.done({EVENT: 1})
-    spool = again(spool)
-    assert spool.append(batch([2]))
-    spool = again(spool)
-    assert spool.append(batch([3]))
-    found = take(spool)
-    assert [(one.sequence, list(one.losses)) for one in found] == [(2, [Loss(EVENT, "refused", 1)]), (3, [])]
-    assert spool.forwarder == forwarder
-    spool.close()
-
-
-def test_all_refused(spool: Spool) -> None:
-    spool.lose(EVENT, "ring", 3)
-    spool.append(batch([1, 2]))
-    take(spool)
-    spool.done(all_refused=True)
-    spool.append(batch([]))
-    (found,) = take(spool)
-    assert {(one.cause, one.count) for one in found.losses} == {("ring", 3), ("refused", 2)}
-
-
 def test_unknown_what_the_target_has(spool: Spool) -> None:
     spool.lose("other", "ring", 3)
     spool.append(batch([1, 2]))
@@ -175,26 +132,6 @@ def test_a_full_spool_drops_the_oldest(spool: Spool) -> None:
     assert spool.lost == {EVENT: {"spool": lost}}
 
 
-def test_killed_after_the_oldest_were_dropped(spool: Spool) -> None:
-    """Their records are counted once."""
-    for n in range(100):
-        spool.append(batch([n], pad=20_000))
-    spool = again(spool)
-    spool.append(batch([100]))
-    found = take(spool, Limits(1000, 2 * MIN_SIZE))
-    first = numbers(found)[0]
-    assert first > 1 and numbers(found) == [*range(first, 101)]
-    assert sum(loss.count or 0 for one in found for loss in one.losses) == first
-    spool.close()
-
-
-def test_a_batch_that_is_larger_than_the_spool(spool: Spool) -> None:
-    assert not spool.append(batch([1, 2], pad=2 * MIN_SIZE))
-    assert spool.append(batch([3]))
-    (found,) = take(spool)
-    assert found.losses == [Loss(EVENT, "spool", 2)]
-
-
 @pytest.mark.parametrize("sync", list(Sync))
 def test_a_failing_disk(tmp_path: Path, sync: Sync) -> None:
     spool = Spool(tmp_path / "spool", MIN_SIZE, sync)
@@ -213,19 +150,6 @@ def test_a_failing_disk(tmp_path: Path, sync: Sync) -> None:
     (found,) = take(spool)
     assert (numbers([found]), found.sequence) == ([5], 2)
     assert set(found.losses) == {Loss(EVENT, "spool", 3), Loss(EVENT, "refused", 1)}
-    spool.close()
-
-
-def test_what_a_target_has(spool: Spool) -> None:
-    """The next process knows it, and does not use a number twice."""
-    for n in range(3):
-        spool.append(batch([n]))
-        take(spool)
-        spool.done()
-    spool = again(spool)
-    assert take(spool) == [] and spool.is_empty
-    spool.append(batch([3]))
-    assert [one.sequence for one in take(spool)] == [4]
     spool.close()
 
 
@@ -371,19 +295,6 @@ def test_losses_since_the_marks(spool: Spool) -> None:
     spool.append(batch([]))
     assert [list(one.losses) for one in take(spool)][-2:] == [[Loss(ANY, "away", None)]] * 2
     spool.close()
-
-
-def test_marks_that_could_not_be_written(spool: Spool) -> None:
-    """They are, with the next batch; and a killed forwarder finds the ones before."""
-    spool.resume(marks_at(100))
-    with failing_disk():
-        assert not spool.resume(marks_at(110))
-    killed = again(spool)
-    assert not killed.resume(marks_at(120))
-    killed.append(batch([1]))
-    (found,) = take(killed)
-    assert found.losses == [Loss(EVENT, "away", 20)]
-    killed.close()
 
 
 @pytest.mark.parametrize("seed", range(40))
