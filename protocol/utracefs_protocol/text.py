@@ -39,7 +39,12 @@ def shown(data: bytes) -> str:
     """A peer's text in a message, at most 200 bytes: quoted, control characters and broken UTF-8 escaped,
     without the newline that echo appends."""
     text = escaped(data[:200].removesuffix(b"\n"))
-    return f"'{''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in text)}'"
+    return f"'{visible(text)}'"
+
+
+def visible(text: str) -> str:
+    """An escape sequence of Python for each character that is not printable."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def unsigned_of(text: bytes, base: int = 0) -> int:

@@ -24,6 +24,7 @@ from utracefs.export.common import json_text
 from utracefs.export.tables.sql import RECORDS, Tables, open_tables, quoted
 from utracefs.recordings._columns import COMMON_COLUMNS
 from utracefs.recordings.columns import library
+from utracefs_protocol.text import visible
 
 if TYPE_CHECKING:
     import duckdb
@@ -155,8 +156,7 @@ def _shown(value: Any) -> str:
     """For people: without control characters."""
     if value is None:
         return "NULL"
-    text = value.hex() if isinstance(value, bytes) else str(value)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return visible(value.hex() if isinstance(value, bytes) else str(value))
 
 
 def _write_csv(columns: Sequence[tuple[str, str]], rows: Iterator[tuple[Any, ...]]) -> None:

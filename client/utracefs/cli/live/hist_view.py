@@ -27,7 +27,7 @@ from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import FieldKind
 from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.terminal import harmless
-from utracefs_protocol.text import bytes_of, text_of
+from utracefs_protocol.text import bytes_of, escaped, text_of, visible
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -75,15 +75,8 @@ class EventHistogram:
 
 def _cells(entry: Entry) -> list[str]:
     """Without control characters."""
-    return [
-        "".join(char if char.isprintable() else _escaped(char) for char in str(value))
-        for value in (*entry.keys.values(), *entry.values.values())
-    ]
-
-
-def _escaped(char: str) -> str:
-    """Bytes that are not UTF-8 are surrogates here (surrogateescape)."""
-    return f"\\x{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else repr(char)[1:-1]
+    values = (*entry.keys.values(), *entry.values.values())
+    return [visible(escaped(bytes_of(str(value)))) for value in values]
 
 
 class Shown:
