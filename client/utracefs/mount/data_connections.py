@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias, TypeVar
 
+import attrs
+
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
 from utracefs.mount.operation import Ask, Operation, Steps, Wait, error
@@ -44,6 +46,7 @@ _MOST_SAID: Final = 100
 """Maximum of different lines in the log."""
 
 
+@attrs.define(eq=False)
 class DataConnections:
     """process_of: returns the process of the calling thread, with the user of the request; OSError(ESRCH).
 
@@ -51,24 +54,15 @@ class DataConnections:
     answer.
     """
 
-    def __init__(
-        self,
-        connect: Connect,
-        *,
-        process_of: Callable[[Header], OpenFor],
-        timers: sched.scheduler,
-        silent: AbstractSet[Channel] = frozenset(),
-        reconnects: bool = False,
-    ) -> None:
-        self.connect = connect
-        self.process_of = process_of
-        self.timers = timers
-        self.silent = silent
-        self.reconnects = reconnects
-        self.is_away = False
-        self.speaks_for_others = True
-        """False: the daemon is another user's, so connections and records are the mount's own."""
-        self._said: set[str] = set()
+    connect: Connect
+    process_of: Callable[[Header], OpenFor]
+    timers: sched.scheduler
+    silent: AbstractSet[Channel] = frozenset()
+    reconnects: bool = False
+    is_away: bool = attrs.field(init=False, default=False)
+    speaks_for_others: bool = attrs.field(init=False, default=True)
+    """False: the daemon is another user's, so connections and records are the mount's own."""
+    _said: set[str] = attrs.field(init=False, factory=set)
 
     def present(self) -> Asking[None]:
         """Wait for a restarting daemon. ENOTCONN."""

@@ -41,7 +41,7 @@ import os
 import select
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import attrs
@@ -129,48 +129,41 @@ class _OpenFile:
         return self.readable and self.name not in _STREAMS
 
 
+@attrs.define(eq=False)
 class FileSystem:
     """main: the shared connection. connect: makes another one, or raises OSError. reply: sends to the kernel;
     returns whether the caller still waited. start_time_of: that of a thread, None if /proc does not show it.
     is_killed: whether SIGKILL is pending for that thread. data: implements user_events_data."""
 
-    def __init__(
-        self,
-        main: Channel,
-        *,
-        nodes: Nodes,
-        connect: Callable[[], Channel],
-        reply: Callable[[bytes], bool],
-        start_time_of: Callable[[int], int | None],
-        is_killed: Callable[[int], bool],
-        data: UserEventsData,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._main = main
-        self._nodes = nodes
-        self._connect = connect
-        self._reply = reply
-        self._start_time_of = start_time_of
-        self._is_killed = is_killed
-        self._data = data
-        self._clock = clock
-        self._seen: dict[bytes, tuple[messages.Stat, float]] = {}
-        """By path: result of `stat`, and its expiry."""
-        self._operations: dict[int, tuple[int, Operation]] = {}
-        """Pending operations by `unique`, each with its waiting thread."""
-        self._given_up: set[int] = set()
-        """Those of them already answered, since their caller was killed."""
-        self._files: dict[int, _OpenFile] = {}
-        self._data_files: dict[int, DataFile] = {}
-        self._directories: dict[int, list[bytes]] = {}
-        """Encoded entries, listed when reading begins or restarts."""
-        self._fhs = itertools.count(1)
-        self._closing = Gate()
-        self._waited_files = 0
-        self._far = 1 << 40  # no text is longer
-        self._speaks_for_others = True
-        # An opcode that is not here gets ENOSYS.
-        self._handlers: dict[int, Callable[[Header, bytes], Steps]] = {
+    _main: Channel
+    _nodes: Nodes
+    _connect: Callable[[], Channel]
+    _reply: Callable[[bytes], bool]
+    _start_time_of: Callable[[int], int | None]
+    _is_killed: Callable[[int], bool]
+    _data: UserEventsData
+    _clock: Callable[[], float] = time.monotonic
+    _seen: dict[bytes, tuple[messages.Stat, float]] = attrs.field(factory=dict)
+    """By path: result of `stat`, and its expiry."""
+    _operations: dict[int, tuple[int, Operation]] = attrs.field(factory=dict)
+    """Pending operations by `unique`, each with its waiting thread."""
+    _given_up: set[int] = attrs.field(factory=set)
+    """Those of them already answered, since their caller was killed."""
+    _files: dict[int, _OpenFile] = attrs.field(factory=dict)
+    _data_files: dict[int, DataFile] = attrs.field(factory=dict)
+    _directories: dict[int, list[bytes]] = attrs.field(factory=dict)
+    """Encoded entries, listed when reading begins or restarts."""
+    _fhs: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
+    _closing: Gate = attrs.field(factory=Gate)
+    _waited_files: int = 0
+    _far: int = 1 << 40  # no text is longer
+    _speaks_for_others: bool = True
+    _handlers: dict[int, Callable[[Header, bytes], Steps]] = attrs.field(init=False)
+    """An opcode that is not here gets ENOSYS."""
+
+    @_handlers.default
+    def _all_handlers(self) -> dict[int, Callable[[Header, bytes], Steps]]:
+        return {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
             Opcode.SETATTR: self._setattr,

@@ -14,6 +14,8 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
+import attrs
+
 from utracefs.mount.channel import ANSWER_S, Channel, Resume
 from utracefs_protocol.messages.rows import Params
 
@@ -33,14 +35,14 @@ class Wait:
 Steps: TypeAlias = Generator[Wait, Any, bytes]
 
 
+@attrs.define(eq=False)
 class Ask(Wait):
     """A request to the daemon; returns its result. answer_s: see Channel.send."""
 
-    def __init__(self, channel: Channel, request: Params, *, answer_s: float | None = ANSWER_S) -> None:
-        self._channel = channel
-        self._request = request
-        self._answer_s = answer_s
-        self._msgid = 0
+    _channel: Channel
+    _request: Params
+    _answer_s: float | None = attrs.field(default=ANSWER_S, kw_only=True)
+    _msgid: int = attrs.field(init=False, default=0)
 
     def start(self, resume: Resume) -> None:
         self._msgid = self._channel.send(self._request, resume, answer_s=self._answer_s)
@@ -51,12 +53,12 @@ class Ask(Wait):
             self._channel.cancel(self._msgid)
 
 
+@attrs.define(eq=False)
 class AskEach(Wait):
     """Requests to the daemon, sent and so executed together; returns a result or OSError for each."""
 
-    def __init__(self, channel: Channel, requests: Sequence[Params]) -> None:
-        self._channel = channel
-        self._requests = requests
+    _channel: Channel
+    _requests: Sequence[Params]
 
     def start(self, resume: Resume) -> None:
         answers: list[Any] = []
@@ -100,13 +102,13 @@ class Gate(Wait):
             self._waiting.append(resume)
 
 
+@attrs.define(eq=False)
 class Operation:
     """`done` gets the reply or the errno; `start` begins."""
 
-    def __init__(self, steps: Steps, done: Callable[[bytes, int], None]) -> None:
-        self._steps = steps
-        self._done = done
-        self._waits_for: Wait | None = None
+    _steps: Steps
+    _done: Callable[[bytes, int], None]
+    _waits_for: Wait | None = None
 
     def start(self) -> None:
         self._go(None, None)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import attrs
+
 from utracefs.cli.instance_option import Place
 from utracefs.cli.live.hist_view import EventHistogram, Shown
 from utracefs.forward.otlp import OtlpTarget
@@ -22,19 +24,17 @@ from utracefs_protocol.text import text_of
 _ANSWER_S: Final = 10.0
 
 
+@attrs.define(eq=False)
 class _Histograms:
-    def __init__(
-        self, target: OtlpTarget, place: Place, directory: str | None, policy: Policy, host: str
-    ) -> None:
-        self._target: Final = target
-        self._place: Final = place
-        self._directory: Final = directory
-        self._policy: Final = policy
-        self._host: Final = host
-        self._begun: dict[tuple[EventName, str], tuple[int, int]] = {}
-        """Event and trigger to the start of its counts, and the last number of hits."""
-        self._read_ns = 0
-        """Time of the last reading; 0 until one was sent."""
+    _target: OtlpTarget
+    _place: Place
+    _directory: str | None
+    _policy: Policy
+    _host: str
+    _begun: dict[tuple[EventName, str], tuple[int, int]] = attrs.field(factory=dict)
+    """Event and trigger to the start of its counts, and the last number of hits."""
+    _read_ns: int = 0
+    """Time of the last reading; 0 until one was sent."""
 
     def send(self) -> str:
         """Returns a description of the data points that the collector refused. OSError, TryAgain."""

@@ -185,26 +185,20 @@ def _start(
     return child
 
 
+@attrs.define(eq=False)
 class _Loop:
-    def __init__(
-        self,
-        child: "subprocess.Popen[bytes] | None",
-        taken: frozenset[signal.Signals],
-        end: float,
-        dump: Callable[[], None] | None,
-    ) -> None:
-        self._child = child
-        self._dump = dump
-        self._taken = taken
-        self._end = end
-        """End of the duration, on time.monotonic."""
-        self._grace_end = math.inf
-        """Deadline of a command after its signal to end."""
-        self._signal = 0
-        """The first signal to end."""
-        self._stop = False
-        self._timed_out = False
-        self._left_behind = False
+    _child: "subprocess.Popen[bytes] | None"
+    _taken: frozenset[signal.Signals]
+    _end: float
+    """End of the duration, on time.monotonic."""
+    _dump: Callable[[], None] | None
+    _grace_end: float = math.inf
+    """Deadline of a command after its signal to end."""
+    _signal: int = 0
+    """The first signal to end."""
+    _stop: bool = False
+    _timed_out: bool = False
+    _left_behind: bool = False
 
     def over(self) -> bool:
         if self._child is not None:

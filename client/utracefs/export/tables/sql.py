@@ -57,19 +57,14 @@ _FEW: Final = 200
 """Number of tables that are created even if the query does not name them; a millisecond each."""
 
 
+@attrs.define(eq=False)
 class Scannable:
     """Gives DuckDB a stream of batches (the Arrow PyCapsule interface) each time a query reads it, on
     DuckDB's threads."""
 
-    def __init__(
-        self,
-        schema: "pyarrow.Schema",
-        batches: "Callable[[], Iterator[pyarrow.RecordBatch]]",
-        failures: list[TraceError],
-    ) -> None:
-        self._schema = schema
-        self.batches = batches
-        self._failures = failures
+    _schema: "pyarrow.Schema"
+    batches: "Callable[[], Iterator[pyarrow.RecordBatch]]"
+    _failures: list[TraceError]
 
     def __arrow_c_schema__(self) -> object:
         return self._schema.__arrow_c_schema__()
