@@ -21,7 +21,7 @@ from utracefs_protocol.limits import MIN_DATA_RING
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._giving_back import GivingBack
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake.rings import KnownRing, Rings
+from utracefsd.intake.rings import KnownRing, Rings, name_of
 from utracefsd.machine import closing
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
@@ -118,15 +118,59 @@ def test_a_ring_that_does_not_come_back_is_reported(bells: Bells) -> None:
     rings.close()
 
 
+class Store:
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.limit = 4
+
+    def keep(self, name: str, fd: int) -> bool:
+        self.names.add(name)
+        return True
+
+    def drop(self, name: str) -> None:
+        self.names.discard(name)
+
+
+def test_places_in_the_store_are_shared_out() -> None:
+    """One user takes half of them at most, and a ring without a place gets the next free one."""
+    shares, store = Shares(in_all={Resource.STORED_RINGS: 4}), Store()
+    rings = Rings(1, FakeRingServices(shares=shares), store)
+
+    def create(uid: int, number: int) -> list[DataRing]:
+        peer = Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False, share=uid)
+        return [adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None) for _ in range(number)]
+
+    def held() -> tuple[int, int]:
+        return shares.held(Resource.STORED_RINGS, 1000), shares.held(Resource.STORED_RINGS, 1001)
+
+    hostile = create(1000, 10)
+    honest = create(1001, 2)
+    assert held() == (2, 1)
+    assert rings.nr_unstored == 9
+    rings.drop(honest[0])
+    assert held() == (2, 1)
+    assert name_of(honest[1].key) in store.names
+    for ring in hostile[1:]:
+        rings.drop(ring)
+    assert held() == (1, 1)
+    for ring in (hostile[0], honest[1]):
+        rings.drop(ring)
+    assert not store.names
+    rings.close()
+
+
 @pytest.mark.parametrize(("pid", "uid"), [(999, 1000), (1001, 1000), (1000, 999), (1000, 1001)])
 def test_only_its_own_program_ends_a_rings_former_connection(pid: int, uid: int) -> None:
     rings = Rings(1, FakeRingServices(), NO_STORE)
     peer = Peer(pid=1000, uid=1000, gid=1000, privileged=True)
     ended: list[object] = []
     ring = adopt_new(rings, IndexTable(), peer, SIZE, ended.append)
-    rings.take_from_former(ring.fd, attrs.evolve(peer, pid=pid, uid=uid))
+    other = attrs.evolve(peer, pid=pid, uid=uid)
+    with pytest.raises(TraceError) as caught:
+        rings.adopt(IndexTable(), other, *copies(ring.fd, ring.doorbell), lambda error: None)
+    assert caught.value.errno == errno.EBUSY
     assert not ended
-    rings.take_from_former(ring.fd, peer)
+    rings.adopt(IndexTable(), peer, *copies(ring.fd, ring.doorbell), lambda error: None)
     assert len(ended) == 1
     rings.close()
 
