@@ -39,43 +39,6 @@ def stats(text: bytes) -> tuple[int, dict[str, dict[str, int]]]:
     }
 
 
-MANY = """
-import utracefs
-events = [utracefs.event(f"many{n} u32 n") for n in range(3000)]
-for event in events:
-    event.emit(1)
-print("going", flush=True)
-utracefs.flush(60)
-"""
-
-
-@pytest.mark.parametrize("ring", ["1", "0"], ids=["ring", "socket"])
-def test_more_events_before_the_first_answer_than_requests_under_way(
-    daemon: DaemonProcess, environment: dict[str, str], ring: str
-) -> None:
-    """Records of the others wait for their registration."""
-
-    def counts(name: str) -> tuple[int, int]:
-        emitted, consumers = stats(tree.read_file(f"events/user_events/{name}/stats"))
-        return emitted, consumers["ftrace"]["recorded"]
-
-    with daemon.tree() as tree:
-        tree.write_file("standing_events", b"user_events:many*\n")
-        with daemon.paused():
-            program = subprocess.Popen(
-                [sys.executable, "-c", MANY],
-                env={**environment, "UTRACEFS_DATA_RING": ring},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            assert program.stdout is not None
-            assert program.stdout.readline() == "going\n"
-        program.communicate(timeout=60)
-        found = [counts(f"many{n}") for n in range(3000)]
-    assert [n for n, (emitted, _) in enumerate(found) if emitted != 1] == []
-    assert sum(recorded for _, recorded in found) == 3000
-
-
 LAST = """
 import time, utracefs
 utracefs.event("cons u64 n; __rel_loc char[] s").emit(1, "")

@@ -37,24 +37,6 @@ def test_children_in_a_row_that_end_at_once(work: Work) -> None:
     assert recorded > 500
 
 
-def test_900_children_at_once(work: Work) -> None:
-    work.run(
-        """
-        gate, go = os.pipe()
-        def work(who):
-            os.read(gate, 1)
-            event.emit(who, 0)
-            os._exit(0)
-        threading.Timer(1, os.write, (go, b"x" * 900)).start()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the timer is a thread
-            ends = children(work, 900)
-        assert set(ends) == {0}
-        """
-    )
-    assert sum(counts(work, 900)) == 900
-
-
 def test_children_in_a_row_beside_a_stopped_daemon(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's queue takes some of them; the others are counted, and wait for less than a millisecond."""
     waits = work.run(
