@@ -49,6 +49,21 @@ def refused(world: World, name: bytes, uid: int = 1000) -> str:
     return errno.errorcode[caught.value.errno]
 
 
+def test_the_longest_idle_of_the_same_user_goes_at_his_limit(world: World) -> None:
+    for name in (b"a", b"b", b"c"):
+        passing(world, name)
+    passing(world, b"other", 1001)
+    assert names(world) == [b"a", b"b", b"c", b"other"]
+    register(world, b"a")
+    register(world, b"d")
+    assert names(world) == [b"a", b"c", b"other", b"d"]
+    world.let_go(register(world, b"a"))
+    register(world, b"e")
+    assert names(world) == [b"a", b"other", b"d", b"e"]
+    assert refused(world, b"f") == "EMFILE"
+    assert world.table.idle.gone == 2
+
+
 def test_of_the_user_with_most_of_them_where_the_table_is_full(world: World) -> None:
     passing(world, b"x", 1001)
     for name in (b"a", b"b", b"c"):
