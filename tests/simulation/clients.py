@@ -169,6 +169,8 @@ class Client:
         self.may_be_killed = False
         """It need not have come to the end of its exit(3)."""
         self.is_child = self.by_socket = False
+        self.parent: Client | None = None
+        """It has the connection of this one, too: it was forked without handlers."""
         self.held: tuple[int, Emitted] | None = None
         """A record that a thread is writing: its number, or 0 in a child."""
         self.is_safe = self.is_read = False
@@ -367,7 +369,7 @@ class ClientWorld(World):
         self._note_unsure(self.clients)
 
     def _killed_within(self) -> None:
-        self._asked = self._after = None
+        self._asked, self._begun = None, []
         self._die()
 
     def _pump(self, *, stalled: bool = False) -> None:
@@ -647,6 +649,7 @@ class ClientWorld(World):
         child = client.child(pid, ours)
         if how % 4 == 0:
             child.held = None  # that would be its parent's until its first call that takes the lock
+            child.parent = client
         self.clients.append(child)
         self.reached["fork in a wait"] += client.waits
         self.reached["fork without handlers"] += how % 4 == 0
@@ -684,15 +687,23 @@ class ClientWorld(World):
         """It puts a file over the library's socket, which may stay open elsewhere."""
         if client := self._pick_client(which):
             client.has_new_ring = True  # if its daemon sees the end of the connection first
+            if client.parent and keeps % 2:  # the daemon does not see the end of its parent, either
+                client.parent.has_new_ring = True
+            self._loses_reports(client)
             self._tell(client, Command.COVER, keeps % 2)
 
     def _close_all(self, which: int, *_: int) -> None:
         """It closes all of its descriptors."""
         if client := self._pick_without_record(which):
             client.has_closed_ring = client.has_new_ring = True
+            self._loses_reports(client)
             if not client.by_socket and not self._was_off:
                 self._note_unsure([client])
             self._tell(client, Command.CLOSE_ALL)
+
+    def _loses_reports(self, client: Client) -> None:
+        """The daemon says over the connection how many records it has refused."""
+        client.is_unsure |= bool(self._was_off)
 
     def _note_unsure(self, clients: list[Client]) -> None:
         """A program has closed its ring, and has yet to notice that. A living daemon reads the rest; the
