@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partialmethod
 
 from tests.simulation.base import Base
 from tests.simulation.doubts import changed
-from tests.simulation.model import (
-    PLAIN,
-    Instance,
-)
+from tests.simulation.model import PLAIN, Instance
 
 INSTANCES = ["", "a", "b"]
 TRIGGERS = {
@@ -60,16 +58,9 @@ class Administrator(Base):
     def _hist(self, where: int, event: int, on: int, *_: int) -> None:
         self._trigger("hist", where, event, may_remove=on % 3 == 0)
 
-    def _traceoff(self, where: int, event: int, *_: int) -> None:
-        self._trigger("traceoff", where, event)
-
-    def _snapper(self, where: int, event: int, *_: int) -> None:
-        """Never fires, but needs a spare buffer."""
-        self._trigger("snapper", where, event)
-
-    def _trigger(self, kind: str, where: int, event: int, *, may_remove: bool = True) -> None:
+    def _trigger(self, kind: str, where: int, event: int, *_: int, may_remove: bool = True) -> None:
         """Add it, or remove it where it is."""
-        (inst, _), name = self._place(where), self._event_in(event)
+        inst, name = self._place(where)[0], self._event_in(event)
         if name is None:
             return
         is_there = name in getattr(self.models[-1].instances[inst], kind)
@@ -79,6 +70,9 @@ class Administrator(Base):
         self._refused_hists += kind == "hist" and not done
         if kind == "snapper" and not done:  # the spare was made, and then there was no room for the rest
             self.models += changed(self.models, lambda m: m.instances[inst].make_spare())
+
+    _traceoff = partialmethod(_trigger, "traceoff")
+    _snapper = partialmethod(_trigger, "snapper")  # never fires, but needs a spare buffer
 
     def _switch(self, where: int, on: int, *_: int) -> None:
         turn = on % 3 > 0

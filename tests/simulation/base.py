@@ -16,23 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.disk import ERRORS, Disk, Killed
-from tests.simulation.doubts import Doubts, and_forget
+from tests.simulation.doubts import Doubts, unless_refused
 from tests.simulation.machine import CPUS, DESCRIPTORS, Listener, Machine, Store
-from tests.simulation.model import (
-    BUFFERS,
-    HISTS,
-    SETTINGS,
-    Model,
-    Texts,
-    Wrong,
-    expect,
-)
-from tests.simulation.programs import (
-    Answers,
-    Consumer,
-    Program,
-    descriptors,
-)
+from tests.simulation.model import BUFFERS, HISTS, SETTINGS, Model, Record, Texts, Wrong, expect
+from tests.simulation.programs import Answers, Consumer, Program, descriptors, payload
 from utracefs_protocol.errors import TraceError
 from utracefsd.daemon import GATHER_NS, GRACE_NS, HAND_OVER_NS, LOOK_AGAIN_NS, Daemon, DaemonOptions
 from utracefsd.machine._machine import monotonic_ns
@@ -68,6 +55,9 @@ class _Log(logging.Handler):
                 model.in_memory.add(IN_MEMORY[id_])
 
 
+def _nothing(_: Model) -> None: ...
+
+
 class Base(Doubts):
     """A daemon with its machine, disk and clients."""
 
@@ -93,11 +83,11 @@ class Base(Doubts):
         self.admin: Answers | None = None
         self.numbers = 0
         self.daemon: Daemon | None = None
-        self._after: Callable[[Model], object] | None = None
         self._then: Callable[[], object] | None = None
         """Called behind what a program has sent, before rings are taken in."""
-        self._stages: list[tuple[int, Callable[[Any, Model], object]]] = []
-        """In place of `_after`: what requests that were sent together change, with their numbers."""
+        self._begun: list[tuple[int, Callable[[Any, Model], object]]] = []
+        """Changes that may happen in this step, in this order: the number of the request, or 0, and the
+        change, which gets its answer, or None."""
         self._ports = select.poll()
         """Shows which port of the daemon has work."""
         self._grace_ends = 0
@@ -259,9 +249,8 @@ class Base(Doubts):
         succeeds; False: that world would have refused it."""
         data = answers.request(method, *params)
         self.reached["inputs"] += 1
-        self._asked = answers
-        if after is not None:
-            self._after = after = partial(and_forget, after)
+        self._asked, change = answers, partial(unless_refused, after or _nothing)
+        self._begun = [(answers.msgid, change)]
         if cut:
             at = cut % len(data)
             answers.send(data[:at], list(fds))
@@ -278,18 +267,21 @@ class Base(Doubts):
         if answer is None and not answers.ended:
             raise Wrong(f"{method} {params!r:.100} is not answered")
         self._note(f"  {method}: {answer!r}")
-        if after is not None:
-            self._after = None
-            if answer is not None and answer[0] is None:
-                self._keep(lambda m: after(m) is not False, f"{method} {params!r:.100} is accepted")
+        self._begun = []
+        if after is not None and answer is not None and answer[0] is None:
+            self._keep(lambda m: change(answer, m) is not False, f"{method} {params!r:.100} is accepted")
         return answer if answer is not None else (["ended"], None)
 
     def _pump_to(self, after: Callable[[Model], object]) -> None:
         """Take in what has this effect."""
-        self._after = after
+        self._may_do(after)
         self._pump()
         self.each(after)
-        self._after = None
+        self._begun = []
+
+    def _may_do(self, change: Callable[[Model], object]) -> None:
+        """This change may happen from now on."""
+        self._begun = [(0, partial(unless_refused, change))]
 
     def _gather(self) -> None:
         """Administrators wait until rings are back, or too late."""
@@ -398,6 +390,17 @@ class Base(Doubts):
         if program.ring is not None:
             program.ring.commit()
             self._learn_of(program, stopped=0)
+
+    def _record(
+        self, program: Program, index: int, k: int, *, command: str = "", text: bytes = b"ab", **kind: Any
+    ) -> tuple[Record, bytes]:
+        """The next record of a program, and its payload. command: if that is not registered yet."""
+        command = command or program.commands[index]
+        self.numbers += 1
+        where = {"cpu": self.machine.cpu, "valid": True, "in_ring": False} | kind
+        name, now = command.split()[0], self.machine.now
+        record = Record(self.numbers, name, k, time=now, pid=program.pid, index=index, **where)
+        return record, payload(command, record.n, k, valid=record.valid, text=text)
 
     def _place(self, which: int | str) -> tuple[str, str]:
         """An instance, and the beginning of its paths."""

@@ -1,6 +1,6 @@
 """The possible worlds: what a killed daemon had begun has happened, or not.
 
-A change is applied to each world. An answer, or a look at the tree, removes those that it contradicts.
+A change is applied to each world. An answer, or a look at the tree, removes the wrong ones.
 """
 
 from __future__ import annotations
@@ -9,13 +9,8 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.model import (
-    Model,
-    Wrong,
-)
-from tests.simulation.programs import (
-    Program,
-)
+from tests.simulation.model import Model, Wrong
+from tests.simulation.programs import Program
 
 
 def adopts(pid: int, early: bool, refused: Any, answer: Any, m: Model) -> bool:
@@ -62,6 +57,11 @@ def refuses(pid: int, name: str, fields: str, number: int | str, m: Model) -> bo
     return True
 
 
+def unless_refused(change: Callable[[Model], object], answer: Any, model: Model) -> object:
+    """The change of a request, unless its answer is an error."""
+    return None if answer is not None and answer[0] is not None else and_forget(change, model)
+
+
 def and_forget(change: Callable[[Model], object], model: Model) -> object:
     """Events that nothing needs any more go with it."""
     result = change(model)
@@ -83,7 +83,7 @@ def changed(
 
 
 def different(models: list[Model]) -> list[Model]:
-    """The last of those that are equal; few have the same outline."""
+    """Without equal ones, of which the last stays; few models have the same outline."""
     found: list[Model] = []
     by_outline: dict[object, list[Model]] = {}
     for model in reversed(models):

@@ -56,6 +56,14 @@ SELDOM = {
 }
 """Not found in a minute, or not on every machine: a kill must come at the right place, or a wait."""
 
+SLOW = {
+    "a_user_takes_all_places_of_the_store",
+    "an_operation_does_not_take_in_first",
+    "an_orderly_end_leaves_what_sockets_hold",
+    "pages_that_are_not_full_stay_in_the_buffer",
+}
+"""Found within a minute of the processor's time, but not within ten seconds."""
+
 
 def fault(place: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The function replaces place.name; its first argument is the real one."""

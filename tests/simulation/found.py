@@ -245,7 +245,7 @@ FOUND: list[tuple[str, list[Step]]] = [
             ("early", 36391, 19352, 25054, 53150),
         ],
     ),
-    # A histogram whose counts a restart lost keeps the number of those that it had dropped: the model had none.
+    # A restart lost the counts of a histogram, and not the number of dropped records: the model had none.
     (
         "",
         [
@@ -264,6 +264,16 @@ FOUND: list[tuple[str, list[Step]]] = [
             ("disk", 3218, 14116, 37573, 10022),
             ("flood", 46044, 25374, 2806, 4659),
             ("early", 31921, 23883, 33259, 20412),
+        ],
+    ),
+    # A daemon that ends takes in what sockets hold, beyond the time that it has for a request.
+    (
+        "an_orderly_end_leaves_what_sockets_hold",
+        [
+            ("program", 0, 0, 0, 0),
+            ("register", 0, 1, 1, 1),
+            ("enable", 0, 0, 1, 0),
+            ("restart", 0, 1, 0, 0),
         ],
     ),
 ]

@@ -9,21 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-import msgpack
-
 from tests.simulation.base import GRAVE
 from tests.simulation.doubts import changed, different
-from tests.simulation.model import (
-    SETTINGS,
-    Model,
-    Record,
-)
-from tests.simulation.programs import (
-    TEXT,
-    Program,
-    descriptors,
-    payload,
-)
+from tests.simulation.model import SETTINGS, Model, Record
+from tests.simulation.programs import TEXT, Program, descriptors, sent_record
 from tests.simulation.reading import Reading
 
 COLLECT_EVERY = 8
@@ -43,46 +32,28 @@ class Kills(Reading):
             over = Model.grace_over  # rings are forgotten before events
             before = [*before, *changed(before, over, keeps=True), *changed(before, over)]
         taken = self._taken_in(before)
-        if self._stages:
-            self.models = self._carried_out([*before, *taken])
-            self._die()
-            return
-        answer = None if self._asked is None else self._asked.read()
-        is_done = answer is not None and answer[0] is None
-        self.models = [] if is_done else [*before, *taken]
-        if is_done:
-            self.reached["killed behind an answer"] += 1
-        # A program's request is carried out before the records of rings are taken in, which may not come.
-        is_of_a_program = any(p.has_socket and p.answers is self._asked for p in self.programs)
-        if is_of_a_program or self._live.gathering:
-            carried_out = [*before, *taken]
-        else:
-            carried_out = [*(m for m in before if not m.has_to_take_in), *taken]
-        if self._after is not None and (answer is None or is_done):
-            done = changed(carried_out, self._after)
-            # An event that goes with it may not have gone yet, and then waits for its programs.
-            kept = changed(carried_out, self._after, keeps=True)
-            kept += changed(carried_out, self._after, only_room=True)
-            self.models += [*done, *kept, *self._taken_in(done if is_of_a_program else [])]
-        elif is_done:
-            self.models = carried_out
-        self._after = self._asked = None
-        self._die()
-
-    def _carried_out(self, models: list[Model]) -> list[Model]:
-        """Stages that are answered, and perhaps the next ones; rings may be taken in after each."""
         answers = {} if self._asked is None else self._asked.read_all()
-        done = sum(number in answers for number, _ in self._stages)
-        found = [] if done else models
-        for i, (_, change) in enumerate(self._stages, 1):
+        done = sum(number in answers for number, _ in self._begun)
+        self.reached["killed behind an answer"] += done > 0
+        self.reached["killed among early requests"] += len(self._begun) > 1
+        found = models = [*before, *taken]
+        if done:
+            found = []
+        if self._asked is not None and not any(p.connected_by(self._asked) for p in self.programs):
+            # Before a request of an administrator, rings are taken in.
+            models = [*(m for m in before if self._live.gathering or not m.has_to_take_in), *taken]
+        for i, (number, change) in enumerate(self._begun, 1):
+            change_it = partial(change, answers.get(number))
             if i > done:
-                found = [*found, *changed(models, partial(change, None), only_room=True)]
-            models = changed(models, partial(change, None))
+                found = [*found, *changed(models, change_it, only_room=True)]
+            if i >= done:  # an event that goes with it may not have gone yet, and then waits for its programs
+                found = [*found, *changed(models, change_it, keeps=True)]
+            models = changed(models, change_it)
             if i >= done:
                 found = [*found, *models, *self._taken_in(models)]
-        self._stages, self._asked = [], None
-        self.reached["killed among early requests"] += 1
-        return different(found)
+        self.models = different(found)
+        self._begun, self._asked = [], None
+        self._die()
 
     def _taken_in(self, models: list[Model]) -> list[Model]:
         """Those of these worlds in which rings have records, after the daemon has taken them in."""
@@ -178,7 +149,7 @@ class Kills(Reading):
 
     def _restart(self, which: int = 0, how: int = 0, *_: int) -> None:
         """An orderly end, and the next daemon. Nothing is kept open."""
-        self._after = None
+        self._begun = []
         unread = self._send_much(which) if how % 2 and not self.disk.planned else None
         programs = self.models[0].programs.values()
         is_read = not self._live.gathering or any(p.ended or p.orphan is not None for p in programs)
@@ -209,25 +180,17 @@ class Kills(Reading):
         self._gather()
         programs = [p for p in self.programs if p.connected and not p.is_unknown and not self._waits(p)]
         found = [(p, i) for p in programs for i, command in enumerate(p.commands) if TEXT in command]
-        if not found:
+        if not found or self.consumers:  # readers end before the last look
             return None
         program, index = found[which % len(found)]
-        command = program.commands[index]
         if not program.status_of(index):
-            self._turn("", command.split()[0], "enable", on=True)
+            self._turn("", program.commands[index].split()[0], "enable", on=True)
         if not program.connected or not program.status_of(index):
             return None
         records, sent = list[Record](), b""
         while len(sent) < MUCH:
-            self.numbers += 1
-            record = Record(
-                *(self.numbers, command.split()[0], 1, self.machine.cpu, self.machine.now, program.pid),
-                valid=True,
-                in_ring=False,
-                index=index,
-            )
-            data = payload(command, record.n, record.k, valid=True, text=b"x" * 3000)
-            sent += msgpack.packb(index.to_bytes(4, "little") + data)
+            record, data = self._record(program, index, 1, text=b"x" * 3000)
+            sent += sent_record(index, data)
             records.append(record)
         program.answers.send(sent)
         self.machine.set_time(tick_ns=2_000_000)

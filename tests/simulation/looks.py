@@ -11,17 +11,8 @@ from tests.simulation.administrator import Administrator
 from tests.simulation.base import GRAVE
 from tests.simulation.doubts import different
 from tests.simulation.machine import CPUS
-from tests.simulation.model import (
-    PLAIN,
-    Model,
-    Texts,
-    Wrong,
-    expect,
-    listed_events,
-)
-from tests.simulation.programs import (
-    descriptors,
-)
+from tests.simulation.model import PLAIN, Model, Texts, Wrong, expect, listed_events
+from tests.simulation.programs import descriptors
 
 MOST_MODELS = 32
 

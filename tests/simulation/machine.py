@@ -23,7 +23,7 @@ import attrs
 import utracefsd.daemon
 from tests.simulation.model import MOST_EVENTS, MOST_FIELDS, PLUG_IN
 from tests.simulation.rings import DATA_RINGS, DataRing
-from utracefsd.connections import data_connection
+from utracefsd.connections import data_connection, port
 from utracefsd.consumers.plugins import plugins
 from utracefsd.consumers.plugins.contract import Record as PluginRecord
 from utracefsd.intake import rings as intake_rings
@@ -46,6 +46,8 @@ MOST = {
 """Limits of each user but root, so small that programs reach them."""
 DESCRIPTORS = 32
 """The daemon's for producers: a quarter of them may be connections of a user that wait to be accepted."""
+PIECE_BYTES = 8 << 10
+"""Received at once: so few that a daemon which ends leaves some in a socket for its last look."""
 AT_ONCE = 2
 """So many registrations are counted together."""
 FIRST_PID = 4_200_000
@@ -251,6 +253,7 @@ class Machine:
             (shares, "LIMITS", limits),
             (secrets, "token_hex", lambda size: "0" * 2 * size),
             (data_connection, "REGISTRATIONS_AT_ONCE", AT_ONCE),
+            (port, "PIECE_BYTES", PIECE_BYTES),
             (log_file, "PAGE", 256),
             (living, "_TOO_MUCH", 1),
             *((place, "FIRST_ROOM", 256) for place in (folder, living, log_file)),

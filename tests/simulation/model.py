@@ -114,7 +114,7 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
     list: list.copy,
     set: set.copy,
 }
-"""Of the types that change."""
+"""By type: functions that copy a value. Others never change."""
 
 
 class Part:
@@ -786,7 +786,7 @@ class Model(Part):
                     for k, hits in re.findall(rb"k: +(\d+) \} hitcount: +(\d+)", texts[file + "hist"])
                 }
                 dropped = int((re.search(rb"Dropped: (\d+)", texts[file + "hist"]) or [0, 0])[1])
-                if self.loose & {HISTS, SETTINGS}:  # counts may be gone, and those that were dropped are not
+                if self.loose & {HISTS, SETTINGS}:  # counts may be gone, not that of dropped records
                     i.hist[name] &= Counter(table)
                     i.hist[name][DROPPED] = dropped
                 expect(f"{file}hist: too many", Counter(table) - i.hist[name], Counter())

@@ -7,28 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgpack
-
 from tests.simulation.base import NAMES, SEC, USERS
 from tests.simulation.disk import KILL, TORN
 from tests.simulation.doubts import adopts, refuses, registers
 from tests.simulation.kills import Kills
 from tests.simulation.machine import AT_ONCE, CPUS, MOST
-from tests.simulation.model import (
-    Model,
-    Record,
-    Wrong,
-    expect,
-)
+from tests.simulation.model import Model, Record, Wrong, expect
 from tests.simulation.model import Program as ModelProgram
-from tests.simulation.programs import (
-    NO_EVENT,
-    TEXT,
-    EnableWords,
-    Program,
-    fields_of,
-    payload,
-)
+from tests.simulation.programs import NO_EVENT, TEXT, EnableWords, Program, fields_of, sent_record
 from tests.simulation.rings import DATA_RINGS, DataRing
 from utracefsd.daemon import GATHER_NS, GRACE_NS
 from utracefsd.machine.shares import Resource
@@ -181,8 +167,7 @@ class Producers(Kills):
 
     def _unborn(self, user: int, event: int, number: int) -> Program:
         """Without a connection."""
-        uid = USERS[user % len(USERS)]
-        program = Program(self.machine.start(uid), uid)
+        program = self._new_program(USERS[user % len(USERS)])
         program.make_ring(DATA_RINGS[number % 7 == 0], early=True)
         self._note_ring(program)
         for i in range(1 + number % 3):
@@ -190,10 +175,8 @@ class Producers(Kills):
             program.refused[i] = f"{NAMES[of]} {fields_of(of, other=number // 3 % 8 == 0)}"
             program.commands.append(NO_EVENT)
             program.indexes.append(0)
-        self.programs.append(program)
         for m in self.models:
-            born = m.programs[program.pid] = ModelProgram(uid)
-            born.ring, born.adopted, born.connected = [], False, False
+            vars(m.programs[program.pid]).update(ring=[], adopted=False, connected=False)
         self._emit_early(program, event, number)
         return program
 
@@ -237,14 +220,14 @@ class Producers(Kills):
         def then() -> None:
             if not ends:
                 found.update(answers.read_all())
-            self._stages = []
+            self._begun = []
             self._keep(lambda m: all(change(found.get(number), m) for number, change in stages if number))
 
         if ends:
             self._end_process(program)
         else:
             self._asked = answers
-        self._then, self._stages = then, stages
+        self._then, self._begun = then, stages
         self._pump()
         self._asked = None
         self._note(f"  early: {found!r}")
@@ -285,10 +268,10 @@ class Producers(Kills):
             expect("ring", error and error[0], errno.ENOMEM)
         if error is None:
             program.is_new = False
-            self.each(lambda m: vars(m.programs[program.pid]).update(adopted=True))
+            self._learn_of(program, adopted=True)
         else:
             program.drop_ring()
-            self.each(lambda m: setattr(m.programs[program.pid], "ring", None))
+            self._learn_of(program, ring=None)
             self.reached[f"ring errno {error[0]}"] += 1
         return error is None
 
@@ -343,28 +326,23 @@ class Producers(Kills):
         stops: int = 0,
     ) -> None:
         in_ring = program.ring is not None and how % 8 > 1
-        cpu, name = how % CPUS if in_ring else self.machine.cpu, command.split()[0]
+        cpu = how % CPUS if in_ring else self.machine.cpu
         packet, sent = b"", list[Record]()
         for i in range(1 + number % 8):
-            self.numbers += 1
             self.reached["inputs"] += 1
             self.machine.pass_time(100)
-            n, k, now = self.numbers, (number >> 3) % 5, self.machine.now
             valid = TEXT not in command or (number + i) % 16 > 0
-            record = Record(n, name, k, cpu, now, program.pid, valid=valid, in_ring=in_ring, index=index)
-            data = payload(command, n, k, valid=valid, text=text)
-            if not in_ring:
-                packet += msgpack.packb(index.to_bytes(4, "little") + data)
+            kind = {"cpu": cpu, "valid": valid, "in_ring": in_ring}
+            record, data = self._record(program, index, (number >> 3) % 5, command=command, text=text, **kind)
+            if not in_ring or program.ring is None:
+                packet += sent_record(index, data)
                 sent.append(record)
-            elif program.ring is not None and program.ring.write(
-                index, data, now, program.pid, cpu, stops=stops
-            ):
+            elif program.ring.write(index, data, record.time, program.pid, cpu, stops=stops):
                 for m in self.models:
                     m.emit(program.pid, [record], ring=True)
                 if stops:
-                    self._learn_of(program, stopped=-n if stops == 2 else n)
+                    self._learn_of(program, stopped=-record.n if stops == 2 else record.n)
             else:
-                assert program.ring is not None
                 program.ring.lose(index)
                 for m in self.models:
                     m.programs[program.pid].lost[index] += 1

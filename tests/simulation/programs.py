@@ -148,6 +148,9 @@ class Program:
         """The daemon has not ended it, either."""
         return self.has_socket and not self.answers.ended
 
+    def connected_by(self, answers: Answers) -> bool:
+        return self._answers is answers
+
     def descriptors(self) -> set[int]:
         mapped = (self.status, self.ring, self.words.shared)
         own = {*self.ring_fds, self.words.fd} | {one.descriptor for one in mapped if one is not None}
@@ -293,6 +296,11 @@ class Consumer:
 def fields_of(event: int, *, other: bool) -> str:
     """Every second event has a text, or has none if `other`; the last two are wide."""
     return "u64 n; u32 k" + WIDE * (event > 3) + TEXT * (event % 2 ^ other)
+
+
+def sent_record(index: int, payload: bytes) -> bytes:
+    """The message of a record that goes over a socket."""
+    return bytes(msgpack.packb(index.to_bytes(4, "little") + payload))
 
 
 def payload(command: str, n: int, k: int, *, valid: bool, text: bytes = b"ab") -> bytes:

@@ -8,14 +8,8 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.doubts import and_forget
-from tests.simulation.model import (
-    Reader,
-    expect,
-)
-from tests.simulation.programs import (
-    NO_EVENT,
-    Consumer,
-)
+from tests.simulation.model import Reader, expect
+from tests.simulation.programs import NO_EVENT, Consumer
 from tests.simulation.rings import STREAM_RING
 from tests.simulation.trouble import Trouble
 
@@ -91,7 +85,7 @@ class Readers(Trouble):
     def _some_consumer(
         self, which: int, event: int, kind: int, kinds: Sequence[str] = KINDS
     ) -> Consumer | None:
-        """Of one of these kinds, if there is one, or a new one."""
+        """One of these kinds, if there is one, or a new one."""
         if not any(one.kind in kinds for one in self.consumers):
             self._attach(event, kind, which)
         found = [one for one in self.consumers if one.kind in kinds] or self.consumers
@@ -120,7 +114,8 @@ class Readers(Trouble):
         consumer = self.consumers[which % len(self.consumers)]
         self._pump()  # its end is no operation, before which rings are read
 
-        self._after = after = partial(and_forget, lambda m: m.detach(consumer.key))
+        after = partial(and_forget, lambda m: m.detach(consumer.key))
+        self._may_do(after)
         if consumer.kind == "plugin":
             self._ask(
                 consumer.answers, "write_file", PLUG_EVENTS, f"!user_events:{consumer.name}".encode(), False

@@ -1,17 +1,12 @@
-"""What readers get: each record once and in order, and the number of those that they lost."""
+"""Readers get each record once and in order, and know how many they lost."""
 
 from __future__ import annotations
 
 import struct
 
 from tests.simulation.looks import Looks
-from tests.simulation.model import (
-    Model,
-    Wrong,
-)
-from tests.simulation.programs import (
-    Consumer,
-)
+from tests.simulation.model import Model, Wrong
+from tests.simulation.programs import Consumer
 from tests.simulation.rings import PerfRing, StreamRing
 
 

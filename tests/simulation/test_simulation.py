@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.faults import FAULTS, SELDOM, find
+from tests.simulation.faults import FAULTS, SELDOM, SLOW, find
 from tests.simulation.found import FOUND
 from tests.simulation.mixture import WEIGHTS, Step, steps_of
 from tests.simulation.rings import DataRing
@@ -136,7 +136,7 @@ def test_found(number: int) -> None:
             assert play(steps).failure
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_coverage() -> None:
     """A minute, or longer on a busy machine: as many seeds as were tried when RARE was written."""
@@ -148,12 +148,22 @@ def test_coverage() -> None:
     assert set(reached) >= RARE, RARE - set(reached)
 
 
+def _is_found(name: str) -> bool:
+    return find(name, 180)[0] is not None  # on a slow machine; here it takes half a minute at most
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", sorted(FAULTS.keys() - SELDOM))
+@pytest.mark.parametrize("name", sorted(FAULTS.keys() - SELDOM - SLOW))
 def test_a_fault_is_found(name: str) -> None:
-    outcome, _seed = find(name, 180)  # on a slow machine; here it takes half a minute at most
-    assert outcome is not None
+    assert _is_found(name)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", sorted(SLOW))
+def test_a_slow_fault_is_found(name: str) -> None:
+    assert _is_found(name)
 
 
 def test_a_failure_shrinks_to_what_it_needs() -> None:

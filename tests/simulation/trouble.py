@@ -1,5 +1,5 @@
-"""Steps of programs that are in trouble, or make it: threads that stop, rings that are full or damaged, messages
-that are torn or too long, too many connections.
+"""Steps of programs that are in trouble, or make it: threads that stop, rings that are full or damaged,
+messages that are torn or too long, too many connections.
 """
 
 from __future__ import annotations
@@ -7,21 +7,11 @@ from __future__ import annotations
 import errno
 from functools import partial
 
-import msgpack
-
 from tests.simulation.base import SEC, USERS
 from tests.simulation.machine import DESCRIPTORS, MOST
-from tests.simulation.model import (
-    Model,
-    Record,
-    Wrong,
-    expect,
-)
+from tests.simulation.model import Model, Wrong, expect
 from tests.simulation.producers import MOST_PROGRAMS, Producers
-from tests.simulation.programs import (
-    Program,
-    payload,
-)
+from tests.simulation.programs import Program, sent_record
 from tests.simulation.rings import DataRing
 from utracefsd.connections.acceptor import ACCEPT_PAUSE_NS
 from utracefsd.daemon import GRACE_NS, LOOK_AGAIN_NS
@@ -53,15 +43,8 @@ class Trouble(Producers):
             answers.request("DIAG_IOCQLOCOFFSET"), [self._grave]
         )  # (a read ends behind a descriptor)
         answers.send(answers.request("DIAG_IOCSREG", {"name_args": f"{name} {fields}"}))
-        self.numbers += 1
-        record = Record(
-            *(self.numbers, name, number % 5, self.machine.cpu, self.machine.now, program.pid),
-            valid=True,
-            in_ring=False,
-            index=0,
-        )
-        data = payload(f"{name} {fields}", record.n, record.k, valid=True)
-        answers.send(msgpack.packb(bytes(4) + data))
+        record, data = self._record(program, 0, number % 5, command=f"{name} {fields}")
+        answers.send(sent_record(0, data))
         self._end_process(program)
         self.machine.set_time(tick_ns=SEC // 2)
         self._pump(stalled=True)
@@ -165,7 +148,7 @@ class Trouble(Producers):
         program = self._pick(which)
         if program is not None and program.ring is None:
             program.answers.send(b"\xc1")
-            self._after = lambda m: m.disconnected(program.pid)
+            self._may_do(partial(Model.disconnected, pid=program.pid))
             self._pump()
             program.answers.read()
             if not program.answers.ended:
@@ -190,7 +173,7 @@ class Trouble(Producers):
             if program.uid != 0 and held > MOST[Resource.MESSAGE_BYTES]:
                 self.reached["too long messages"] += 1
                 held -= len(data) - 1
-                self._after = partial(Model.disconnected, pid=program.pid)
+                self._may_do(partial(Model.disconnected, pid=program.pid))
                 self._pump()
                 program.answers.read_all()
                 expect("the end of too long a message", program.answers.errno(), errno.ENOBUFS)
@@ -258,7 +241,7 @@ class Trouble(Producers):
             self._come_back(program, damaged=True)
             self._gather()
         if program in self.programs:
-            self._after = lambda m: m.disconnected(program.pid)
+            self._may_do(partial(Model.disconnected, pid=program.pid))
             self._pump()
             program.answers.read()
             if must_end:

@@ -22,9 +22,7 @@ from tests.simulation.base import SEC
 from tests.simulation.disk import ERRORS, FAIL, KILL, TORN, Killed
 from tests.simulation.looks import MOST_MODELS
 from tests.simulation.mixture import Step
-from tests.simulation.model import (
-    Wrong,
-)
+from tests.simulation.model import Wrong
 from tests.simulation.readers import Readers
 from utracefsd.daemon import GRACE_NS
 
@@ -58,8 +56,7 @@ class World(Readers):
         name, *numbers = step
         self.reached[name] += 1
         self.machine.pass_time(1000)
-        self._after = self._then = None
-        self._stages = []
+        self._then, self._begun = None, []
         self._note(f"{name} {' '.join(map(str, numbers))}")
         try:
             getattr(self, "_" + name)(*numbers)
