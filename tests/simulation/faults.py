@@ -49,7 +49,6 @@ FAULTS: dict[str, Fault] = {}
 
 SELDOM = {
     "rings_are_read_before_all_of_them_are_back",
-    "the_log_is_rewritten_in_place",
     "half_a_limit_is_measured_by_what_others_hold",
     "a_histogram_s_file_goes_before_the_log_says_so",
     "a_killed_daemon_s_counts_of_losses_are_forgotten",
@@ -57,6 +56,7 @@ SELDOM = {
 """Not found in a minute, or not on every machine: a kill must come at the right place, or a wait."""
 
 SLOW = {
+    "a_plug_in_stays_attached",
     "a_user_takes_all_places_of_the_store",
     "an_operation_does_not_take_in_first",
     "an_orderly_end_leaves_what_sockets_hold",

@@ -135,7 +135,7 @@ def test_a_fault_is_found(name: str) -> None:
     assert outcome is not None
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_coverage() -> None:
     reached: Counter[str] = Counter()
