@@ -20,7 +20,7 @@ from tests.client.c.test_emit import of_way
 from tests.integration.conftest import own_directory
 
 ROOT = Path(__file__).parents[3]
-PREVIOUS = ("c9835707", "79183f3d")
+PREVIOUS = (pytest.param("c9835707", marks=pytest.mark.soak), "79183f3d")
 """Commits of the previous minor version: an early one, and one of the last in which the daemon makes data
 rings."""
 PROGRAM = """
