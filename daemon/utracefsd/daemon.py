@@ -452,18 +452,16 @@ class Daemon:
     def close(self) -> None:
         """End every connection and attachment; every status byte is zero and the status file is gone. The
         rest stays for the next daemon, unless `remove_state` is set or the state is that of a new daemon."""
-        if len(self.streams):
-            self.take_in_all()  # their readers take the last records, and end with the connections
-        self.tracefs.close()
         self._hold_records = False
         if self.rings.has_orphans:
             self.rings.stop_waiting()  # nobody would bring these to the next daemon
-        if self.remove_state:
-            self.rings.round()
-        else:
+        if len(self.streams) or not self.remove_state:
             self.take_in_all()
             self.data.take_in_last()
             self.rings.round()
+            self.hand_over()  # readers of streams take the last records, and end with the connections
+        self.tracefs.close()
+        self.rings.round()
         self.save()
         if self.state is not None:
             self.state.close(keep=not self.remove_state and (self._took_over or self.state.has_news))

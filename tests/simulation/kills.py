@@ -180,7 +180,7 @@ class Kills(Reading):
         self._gather()
         programs = [p for p in self.programs if p.connected and not p.is_unknown and not self._waits(p)]
         found = [(p, i) for p in programs for i, command in enumerate(p.commands) if TEXT in command]
-        if not found or self.consumers:  # readers end before the last look
+        if not found:
             return None
         program, index = found[which % len(found)]
         if not program.status_of(index):
