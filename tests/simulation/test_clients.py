@@ -27,6 +27,27 @@ RARE = {
 """Steps and branches that forty seeds must reach."""
 
 FOUND: dict[str, list[Step]] = {
+    "records that a closed session left in its ring are taken in after they were missed": [
+        ("program", 36602, 40689, 5770, 56663),
+        ("program", 10970, 46454, 35865, 8808),
+        ("fork", 56335, 11419, 56421, 26723),
+        ("fork", 48643, 48359, 58930, 36168),
+        ("declare", 59363, 57925, 31912, 6185),
+        ("manager", 24923, 45219, 54881, 60435),
+        ("fall_dead", 16030, 8932, 36706, 37831),
+        ("kill", 36594, 58402, 50549, 42752),
+        ("begin", 18511, 64429, 34119, 60993),
+        ("fall_dead", 36927, 24459, 5893, 53413),
+        ("declare", 38663, 58200, 47346, 40691),
+        ("settled", 42518, 13023, 18922, 42783),
+        ("declare", 42425, 7054, 38065, 34216),
+        ("program", 19664, 48771, 22730, 41645),
+        ("emit", 3157, 3404, 57051, 938),
+        ("emit", 61480, 17280, 2362, 6029),
+        ("kill", 16169, 35613, 9874, 29896),
+        ("close_all", 37516, 46819, 59646, 62334),
+        ("look", 28932, 44229, 21609, 3255),
+    ],
     "a child of a handler whose thread waits gets no thread, and never hears of the next daemon": [
         ("program", 0),
         ("declare", 0, 0),
