@@ -212,7 +212,12 @@ class _Files:
         try:
             os.makedirs(path, exist_ok=True)
             out = WholeFile(os.path.join(path, f"part-{number}.parquet"), reserve=0)
-            out.need(_END_BYTES + _COLUMN_BYTES * len(schema))
+            try:
+                out.need(_END_BYTES + _COLUMN_BYTES * len(schema))
+            except OSError:
+                out.close()
+                os.unlink(out.name)
+                raise
         except OSError as error:
             raise NoRoom(error.errno, error.strerror) if error.errno in NO_ROOM else error from None
         self._parts[folder] = number

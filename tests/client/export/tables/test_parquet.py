@@ -1,6 +1,7 @@
 """Every field of every record, read back by pyarrow, pandas, polars and DuckDB; days, hosts, memory."""
 
 import datetime
+import errno
 import os
 import resource
 import signal
@@ -280,3 +281,22 @@ def test_memory_does_not_grow_with_the_recording(tmp_path: Path) -> None:
         )
         peaks.append(int(done.stdout) * 1024)
     assert peaks[1] - peaks[0] < 48 << 20
+
+
+def test_a_file_without_room_for_its_first_rows(tmp_path: Path) -> None:
+    """There is none then, and half of the rows are tried in a new one."""
+    events = Events(5, b"ev u32 n")
+    records = [(n, events.entry(5, 1, n)) for n in range(1000)]
+    path = example.write(tmp_path / "t", [example.pages(records)], formats={b"user_events": events.formats()})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 10, limits[1]))
+        with utracefs.open(path) as recording:
+            done = write_parquet(recording, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert (done.records, done.no_room) == (0, 1000)
+    assert isinstance(done.error, OSError) and done.error.errno == errno.EFBIG
+    assert not list((tmp_path / "out").rglob("*.parquet"))
