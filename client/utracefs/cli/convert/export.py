@@ -248,7 +248,8 @@ def format_of(output: str) -> str:
     """The format by a path's ending. UsageError: unknown."""
     kind = "ctf" if output.endswith("/") else _ENDINGS.get(os.path.splitext(output)[1])
     if kind is None:
-        raise click.UsageError(f"{output}: which format? The endings are {', '.join(_ENDINGS)}")
+        page = "; a page of HTML is made by 'utracefs report --html'" if output.endswith(".html") else ""
+        raise click.UsageError(f"{output}: which format? The endings are {', '.join(_ENDINGS)}{page}")
     return kind
 
 

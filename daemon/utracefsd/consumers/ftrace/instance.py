@@ -342,7 +342,7 @@ class Instance:
         """Every success clears the buffer, naming the present clock included. EINVAL: unknown."""
         text = name.decode("ascii", "replace")
         if text not in CLOCKS:
-            raise TraceError(errno.EINVAL, f"no clock {text!r}; trace_clock lists them")
+            raise TraceError(errno.EINVAL, f"no clock {text!r}; there are {', '.join(CLOCKS)}")
         self.settings.clock = text
         self._apply()
         self._text_changes += 1

@@ -72,6 +72,7 @@ def test_processes_are_known(cli: Cli) -> None:
     ("output", "status", "says"),
     [
         ("o.xyz", 2, "o.xyz: which format?"),
+        ("o.html", 2, "made by 'utracefs report --html'"),
         ("nowhere/o.json", 1, "nowhere/o.json: No such file or directory"),
         ("there", 1, "there: is a directory"),
         ("there.csv", 1, "there.csv: Is a directory"),
