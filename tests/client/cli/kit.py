@@ -67,9 +67,8 @@ class Cli:
             self.command(*words),
             env=self.env,
             cwd=self.home,
-            stderr=subprocess.PIPE,
             bufsize=0,
-            **{"stdout": subprocess.PIPE, **options},
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )
         self._started.append(process)
         return process

@@ -11,7 +11,7 @@ import attrs
 
 import utracefs
 from utracefs.cli import Failure
-from utracefs.cli.common import tell
+from utracefs.cli.common import tell, tell_absent
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
 from utracefs.cli.instance_option import Place
 from utracefs.cli.record.options import LongOptions
@@ -61,6 +61,7 @@ class Job:
         if not self.command and sys.stderr.isatty():
             end = "Ctrl-C ends it" if self.duration_s is None else f"for {self.duration_s:g} s"
             tell(f"recording into {self.target.output}; {end}")
+            tell_absent(self.tree, [one.pattern for one in self.wanted], "yet; waiting for it")
 
     def run(self, step: Callable[[], float | None], dump: Callable[[], None] | None) -> int:
         """Run until the end; returns the status. dump: at SIGUSR2."""

@@ -313,6 +313,18 @@ def test_ctrl_c_in_the_terminal_goes_to_both(cli: Cli) -> None:
     assert b"101 records" in error
 
 
+def test_a_terminal_is_told_of_events_that_are_not_there_yet(traced: Cli) -> None:
+    terminal, end = os.openpty()
+    try:
+        process = traced.start("record", "-e", "tihs", "--duration", "0.1", stderr=end)
+        assert process.wait(60) == 1
+        said = os.read(terminal, 4096)
+    finally:
+        os.close(terminal)
+        os.close(end)
+    assert b"tihs: no such event yet; waiting for it" in said
+
+
 def test_a_signal_to_the_recorder_is_passed_on(cli: Cli) -> None:
     process = started(cli, "wait")
     interrupt(process)
