@@ -165,6 +165,10 @@ cdef class DataRing:
         ring.ask_names()
         return ring
 
+    def start_again(self) -> None:
+        """Before anything is taken in: another object of this ring has given space back since `adopt`."""
+        self.corrupt = dr_consumer_start(&self.c) != 0
+
     @property
     def has_rest(self) -> bool:
         """Whether records, or losses, may wait to be taken in."""

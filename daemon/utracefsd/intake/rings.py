@@ -410,6 +410,7 @@ class Rings:
         self._watch(ring)
         if other is not None:
             self._forget(other, for_another=True)
+            ring.start_again()
             ring.giving_back = other.ring.giving_back
         if self._journal is not None:
             try:

@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from tests.daemon.connections.program import NO_STORE, FakeRingServices
-from tests.daemon.intake.producing import Producer, Seen, adopt_new, copies, new_ring, number
+from tests.daemon.intake.producing import HEAD, TAIL, Producer, Seen, adopt_new, copies, new_ring, number
 from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MIN_DATA_RING
@@ -375,6 +375,35 @@ def test_a_ring_stays_where_it_is_when_handing_it_over_fails(
     assert producer.emit(0, number(2), 2)
     rings.take_in()
     assert seen.numbers() == [1, 2]
+    producer.close()
+    for one in (fd, doorbell):
+        os.close(one)
+
+
+def test_a_ring_that_is_handed_over_again_continues_behind_space_that_was_withheld(bells: Bells) -> None:
+    """A program that is too fast gets less of its ring; the end of that gives it space of the last lap."""
+    rings, seen, table = bells.rings, Seen(), IndexTable()
+    table.append(seen.tracepoint)
+    fd, doorbell = MadeRing.make(32 << 20)
+    producer = Producer(rings.adopt(table, bells.peer, *copies(fd, doorbell), lambda error: None))
+    emitted = 0
+
+    def fill() -> int:
+        return sum(iter(lambda: producer.emit(0, bytes(65000), time.monotonic_ns()), False))
+
+    until = time.monotonic() + 10
+    while not rings.intake.nr_narrow and time.monotonic() < until:
+        emitted += fill()
+        rings.take_in(10)
+    for _ in range(2):
+        emitted += fill()
+        rings.take_in()
+    assert producer.u64(TAIL) < producer.u64(HEAD)
+    ring = rings.adopt(table, bells.peer, *copies(fd, doorbell), lambda error: None)
+    assert producer.u64(TAIL) == producer.u64(HEAD) and not ring.corrupt
+    assert fill() > 100
+    rings.take_in()
+    assert ring.taken > 100 and ring.pending_bytes == 0
     producer.close()
     for one in (fd, doorbell):
         os.close(one)
