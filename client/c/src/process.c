@@ -78,9 +78,11 @@ static void release_lock(void)
 		futex(&lock_word, FUTEX_WAKE, 1, NULL);
 }
 
+/* But for those of what a thread itself does: one that is blocked then ends the program. (SIGSYS: the handler of
+ * a sandbox answers a call in here.) */
 static void block_signals(sigset_t *before)
 {
-	static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+	static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
 	sigset_t blocked;
 
 	sigfillset(&blocked);
@@ -183,12 +185,13 @@ static uint64_t memory_of_cgroup(void)
 	uint64_t least = UINT64_MAX, found;
 
 	read_text("/proc/self/cgroup", list, sizeof(list));
-	/* Lines like 4:memory:/a/b, of version 2 0::/a/b. */
+	/* Lines like 4:cpu,memory:/a/b, of version 2 0::/a/b. */
 	for (char *line = strtok_r(list, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
 		char *controllers = strchr(line, ':'), *place = controllers ? strchr(controllers + 1, ':') : NULL;
+		const char *memory = strstr(line, "memory");
 		const int is_second = place && place == controllers + 1;
 
-		if (!place || (!is_second && strncmp(controllers, ":memory:", 8)))
+		if (!place || (!is_second && (!memory || memory > place)))
 			continue;
 		/* (In a container of version 1 only its root is there.) */
 		place++;
@@ -208,8 +211,8 @@ static uint64_t memory_of_cgroup(void)
 /* A program with little address space, or little memory that it may lock or have, keeps most of it. */
 static uint64_t default_ring(void)
 {
-	const uint64_t part = memory_of_cgroup() / 16;
 	struct rlimit space;
+	uint64_t part;
 	void *twice;
 
 	if (getrlimit(RLIMIT_AS, &space) || space.rlim_cur != RLIM_INFINITY)
@@ -218,6 +221,7 @@ static uint64_t default_ring(void)
 	if (twice == MAP_FAILED)
 		return DR_LOW;
 	munmap(twice, 2 * DR_DEFAULT_SIZE);
+	part = memory_of_cgroup() / 16;
 	return part > DR_DEFAULT_SIZE ? DR_DEFAULT_SIZE : part > DR_LOW ? part : DR_LOW;
 }
 
@@ -233,12 +237,15 @@ static uint32_t ring_bytes(uint64_t bytes)
 void ut_settings_read(struct ut_settings *settings, const char *directory, uint64_t local_bytes)
 {
 	const char *text;
+	uint64_t bytes;
 
 	memset(settings, 0, sizeof(*settings));
 	ut_choose_directories(settings->directories, directory);
 	text = secure_getenv("UTRACEFS_DATA_RING");
-	if (!text || strcmp(text, "0"))
-		settings->ring_bytes = ring_bytes(wanted_bytes("UTRACEFS_RING_KB", default_ring()));
+	if (!text || strcmp(text, "0")) {
+		bytes = wanted_bytes("UTRACEFS_RING_KB", UINT64_MAX);
+		settings->ring_bytes = ring_bytes(bytes == UINT64_MAX ? default_ring() : bytes);
+	}
 	settings->local_bytes = ring_bytes(local_bytes ? local_bytes : wanted_bytes("UTRACEFS_BUFFER_KB", DR_LOW));
 }
 

@@ -13,7 +13,7 @@
  *     R   chroot to an empty place     i   becomes another user
  *     P, M, U   unshares its pid, mount or user namespace
  *     r   gets an errno from system calls, or with 0 is killed by them: REFUSED is "ERRNO NUMBER... -1"; with
- *         EARLY from the beginning on, before the library's
+ *         EARLY from the beginning on, before the library's; with TRAP a handler of SIGSYS gives the errno
  *
  * Prints what became of each step, which tracing must not change, and a line on its emits: their number, how
  * many of them gave the cpu away, the longest of these in us, the time of the first ones of processes, which
@@ -195,16 +195,31 @@ static void cover(int fd)
 	close(null);
 }
 
+#ifdef __x86_64__
+static void trapped(int signal, siginfo_t *info, void *context)
+{
+	(void)signal;
+	(void)info;
+	((ucontext_t *)context)->uc_mcontext.gregs[REG_RAX] = -EPERM;
+}
+#else
+#define trapped NULL
+#endif
+
 static int refuse(void)
 {
+	const struct sigaction on_trap = {.sa_sigaction = trapped, .sa_flags = SA_SIGINFO};
+	const unsigned refusal = getenv("TRAP") ? SECCOMP_RET_TRAP : SECCOMP_RET_ERRNO;
 	char *at = getenv("REFUSED");
 	unsigned error = (unsigned)strtoul(at, &at, 10), call;
 
+	if (getenv("TRAP") && sigaction(SIGSYS, &on_trap, NULL))
+		return 0;
 	while ((call = (unsigned)strtoul(at, &at, 10)) != ~0u) {
 		struct sock_filter rules[] = {
 			BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 			BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-			BPF_STMT(BPF_RET | BPF_K, error ? SECCOMP_RET_ERRNO | error : SECCOMP_RET_KILL_PROCESS),
+			BPF_STMT(BPF_RET | BPF_K, error ? refusal | error : SECCOMP_RET_KILL_PROCESS),
 			BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 		};
 		struct sock_fprog filter = {sizeof(rules) / sizeof(rules[0]), rules};
