@@ -223,7 +223,8 @@ class WantedEvents:
             self._check_syntax()
             self._stand_by()
             for event in self._new(available_events(self._tree)):  # registered meanwhile
-                for _, text, refusal in self._set(event, again=True):
+                refusals = (*self._set_filter_of(event), *self._set_triggers_of(event, again=True))
+                for _, text, refusal in refusals:
                     self._refuse(event, text, refusal)
         for one in self._wanted if enable else ():
             write_word(self._tree, self._place.path("standing_events"), one.pattern)
@@ -253,10 +254,20 @@ class WantedEvents:
             raise OSError(error.errno, error.strerror, line) from None
 
     def set_existing(self) -> None:
-        """Apply filters and triggers to existing events only. Failure as `begin`."""
+        """Apply filters and triggers to existing events only. Failure as `begin`; for a filter before any
+        trigger is set."""
+        events = self._new(available_events(self._tree))
+        self._set_all(events, self._set_filter_of)
+        self._set_all(events, self._set_triggers_of)
+
+    def _set_all(
+        self,
+        events: Iterable[EventName],
+        set_one: Callable[[EventName], Iterable[tuple[str, str, Refusal | None]]],
+    ) -> None:
         outcomes: dict[tuple[str, str], list[tuple[EventName, Refusal | None]]] = {}
-        for event in self._new(available_events(self._tree)):
-            for pattern, text, refusal in self._set(event):
+        for event in events:
+            for pattern, text, refusal in set_one(event):
                 outcomes.setdefault((pattern, text), []).append((event, refusal))
         for (pattern, _), those in outcomes.items():
             refused = [(event, refusal) for event, refusal in those if refusal is not None]
@@ -273,13 +284,18 @@ class WantedEvents:
         self._checked.update(new)
         return new
 
-    def _set(self, event: EventName, *, again: bool = False) -> Iterator[tuple[str, str, Refusal | None]]:
-        """Write filter and triggers of one event. Yields errors: the -e, the text, the reason. again:
-        triggers may exist already."""
+    def _set_filter_of(self, event: EventName) -> Iterator[tuple[str, str, Refusal | None]]:
+        """Write the filter of one event. Yields the -e, the text, the reason of a refusal."""
         meant_by = _meaning(self._wanted, event)
         if meant_by[-1].filter:
             refusal = self._set_filter(event, meant_by[-1].filter)
             yield meant_by[-1].pattern, meant_by[-1].filter, refusal
+
+    def _set_triggers_of(
+        self, event: EventName, *, again: bool = False
+    ) -> Iterator[tuple[str, str, Refusal | None]]:
+        """Write the triggers of one event; yields as `_set_filter_of`. again: they may exist already."""
+        meant_by = _meaning(self._wanted, event)
         triggers = {trigger: one.pattern for one in meant_by for trigger in one.triggers}
         for trigger, pattern in triggers.items():
             yield pattern, trigger, self._set_trigger(event, trigger, again=again)

@@ -160,8 +160,8 @@ def test_what_is_written_and_in_which_order() -> None:
     asked.begin()
     assert tree.texts() == [
         "events/user_events/a1/filter: x == 1",
-        "events/user_events/a1/trigger: traceoff",
         "events/user_events/a2/filter: x == 2",
+        "events/user_events/a1/trigger: traceoff",
         "events/user_events/a2/trigger: traceoff",
         "events/user_events/a2/trigger: snapshot",
         "standing_filters: a* x == 1",

@@ -1,10 +1,11 @@
 """`utracefs enable` and `utracefs disable`: the switches events/SYSTEM/NAME/enable."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 import click
 
-from utracefs.cli import COMMAND_SETTINGS
+from utracefs.cli import COMMAND_SETTINGS, Failure
 from utracefs.cli.common import (
     available_events,
     connect,
@@ -15,6 +16,7 @@ from utracefs.cli.common import (
     write_word,
 )
 from utracefs.cli.event_options import (
+    NO_FILTER,
     STANDING_SETTINGS,
     Wanted,
     WantedEvents,
@@ -25,7 +27,7 @@ from utracefs.cli.event_options import (
 from utracefs.cli.instance_option import Place, instance_option
 from utracefs.tree.event_names import EventName, select
 from utracefs.tree.tracefs import Tracefs
-from utracefs_protocol.text import text_of
+from utracefs_protocol.text import bytes_of, text_of
 
 
 @click.command(context_settings=COMMAND_SETTINGS)
@@ -50,11 +52,14 @@ def enable(
     with connect(directory, place) as tree:
         wanted = [Wanted(pattern, all_filters(filters), triggers) for pattern in events]
         asked = WantedEvents(tree, place, wanted)
+        filtered = events if filters else ()
         if standing:
-            asked.begin()
+            with _filters_put_back(tree, place, filtered, asked):
+                asked.begin()
         else:
             chosen = selected(tree, events, " yet; --standing enables it when a program declares it")
-            asked.set_existing()
+            with _filters_put_back(tree, place, filtered, asked):
+                asked.set_existing()
             _switch(tree, place, chosen, b"1\n")
     return int(bool(asked.refused))
 
@@ -78,6 +83,31 @@ def disable(directory: str | None, place: Place, events: tuple[str, ...]) -> Non
         # A pattern that was listed need not match an event now.
         chosen = selected(tree, [pattern for pattern in events if pattern not in stood])
         _switch(tree, place, [*chosen, *select(stood, available_events(tree))], b"0\n")
+
+
+@contextlib.contextmanager
+def _filters_put_back(
+    tree: Tracefs, place: Place, patterns: Iterable[str], asked: WantedEvents
+) -> Iterator[None]:
+    """Put back the earlier filter of an event that refuses the new one, since a refused filter removes it, as
+    in the kernel; those of all events after a Failure. Until then the events have none, or the new one."""
+    events = select(patterns, available_events(tree))
+    paths = [place.path(f"{event.directory}/filter") for event in events]
+    earlier = dict(zip(events, zip(paths, tree.read_files(paths), strict=True), strict=True))
+
+    def put_back(those: Iterable[EventName | str]) -> None:
+        for path, shown in (earlier[event] for event in those if event in earlier):
+            if isinstance(shown, bytes):
+                is_filter = shown != b"none\n" and b"\nparse_error: " not in shown
+                with contextlib.suppress(FileNotFoundError):
+                    tree.write_file(path, shown[:-1] if is_filter else bytes_of(NO_FILTER))
+
+    try:
+        yield
+    except Failure:
+        put_back(events)
+        raise
+    put_back(event for event, _, refusal in asked.refused if refusal.what == "filter")
 
 
 def _switch(tree: Tracefs, place: Place, events: Iterable[EventName], value: bytes) -> None:

@@ -47,6 +47,29 @@ def test_what_does_not_fit_enables_nothing(traced: Cli) -> None:
     assert b"is empty" in traced.run("enable", "web", "-f", " ", status=2).stderr
 
 
+def test_what_does_not_fit_leaves_the_earlier_filter(traced: Cli) -> None:
+    """Also of events that it fits, if another one refuses it; and no trigger is set."""
+
+    def filters() -> str:
+        return traced.out("cat", *[f"events/user_events/{name}/filter" for name in ("fits", "web", "wet")])
+
+    for event in ("fits u16 stauts", "web u16 status", "wet u16 level"):
+        traced.run("reg", event)
+    traced.run("enable", "web", "-f", "status == 500")
+    wrong = ("-f", "stauts == 1")
+    traced.run("enable", "web", *wrong, status=1)
+    traced.run("enable", "--standing", "web", *wrong, status=1)
+    traced.run("enable", "fits", "we*", *wrong, "-R", "traceoff", status=1)
+    assert filters() == "none\nstatus == 500\nnone\n"
+    assert traced.out("cat", "set_event") == "user_events:web\n"
+    assert "\ntraceoff" not in "\n" + traced.out("cat", "events/user_events/fits/trigger")
+    # An event of a glob, others of which take the filter, is enabled with its earlier one.
+    traced.run("enable", "we*", "-f", "level == 1", status=1)
+    assert filters() == "none\nstatus == 500\nlevel == 1\n"
+    traced.run("enable", "*", *wrong, status=1)
+    assert filters() == "stauts == 1\nstatus == 500\nlevel == 1\n"
+
+
 def test_standing_settings(traced: Cli) -> None:
     traced.run("enable", "--standing", "-f", "status >= 500", "-R", "traceoff if status == 503", "we*", "x")
     assert traced.out("cat", "standing_filters") == "we* status >= 500\nx status >= 500\n"
