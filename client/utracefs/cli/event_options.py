@@ -368,11 +368,12 @@ class WantedEvents:
         """Report invalid hist triggers of events that are already removed: an event without references is
         removed with its program."""
         known = {(str(event), text) for event, text, _ in self.refused}
-        texts = {trigger for one in self._wanted for trigger in one.triggers}
-        for event, text, refusal in logged_refusals(texts, self._read(self._place.path("error_log"))):
-            if (event, text) not in known:
+        patterns = {trigger: one.pattern for one in self._wanted for trigger in one.triggers}
+        for event, text, refusal in logged_refusals(patterns, self._read(self._place.path("error_log"))):
+            is_known = (event, text) in known if event else any(text == other for _, other in known)
+            if not is_known:
                 known.add((event, text))
-                self._refuse(event, text, refusal)
+                self._refuse(event or patterns[text], text, refusal)
 
     def _check_event(self, event: EventName) -> None:
         """Check the filter and triggers that the daemon applied; it cannot report errors in them."""

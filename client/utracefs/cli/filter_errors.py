@@ -138,6 +138,10 @@ def about_the_filter(path: str, text: str) -> Iterator[None]:
 _ENTRY = re.compile(r"^\[ *\d+\.\d+\] (.*?): error: (.*)\n  Command: ((?:.|\n)*?)\n( {11,}\^)$", re.MULTILINE)
 
 
+_FILTER = "event filter parse error"
+"""In error_log, in front of an error in a filter."""
+
+
 def trigger_refusal(text: str, error_log: bytes, otherwise: str) -> Refusal:
     """error_log: that of the instance; its last entry is used if it is about this text. otherwise: the reason
     if it has none about it."""
@@ -151,12 +155,14 @@ def trigger_refusal(text: str, error_log: bytes, otherwise: str) -> Refusal:
 
 
 def logged_refusals(texts: Collection[str], error_log: bytes) -> Iterator[tuple[str, str, Refusal]]:
-    """The hist triggers with an error in error_log: event, text, refusal. EEXIST is no error: the trigger was
-    set."""
+    """The hist triggers with an error in error_log: event, text, refusal. An error in the filter after `if`
+    does not name its event, which is empty then. EEXIST is no error: the trigger was set."""
+    by_condition = {text.partition(" if ")[2].strip(): text for text in texts if " if " in text}
     for location, message, command, caret in _ENTRY.findall(text_of(error_log)):
         kind, _, event = location.partition(":")
-        if kind == "hist" and command in texts and message != "Hist trigger already exists":
-            yield event, command, Refusal(message, _indented(f"{command}\n{caret[11:]}"), "trigger")
+        text = by_condition.get(command.strip(), "") if kind == _FILTER else command
+        if text in texts and kind in ("hist", _FILTER) and message != "Hist trigger already exists":
+            yield event, text, Refusal(message, _indented(f"{command}\n{caret[11:]}"), "trigger")
 
 
 def _indented(text: str) -> str:

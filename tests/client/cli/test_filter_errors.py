@@ -73,6 +73,10 @@ def test_what_the_log_says_of_histograms() -> None:
     assert (event, text, refusal.reason) == ("user_events:ev", "hist:keys=a", "Couldn't find field")
     assert refusal.detail == "  hist:keys=a\n       ^"
     assert list(logged_refusals({"hist:keys=b"}, log)) == []
+    of_filter = LOG % (b"event filter parse error", b"a == 1", b"")
+    ((event, text, refusal),) = logged_refusals({"hist:keys=a if a == 1"}, of_filter)
+    assert (event, text, refusal.reason) == ("", "hist:keys=a if a == 1", "Couldn't find field")
+    assert list(logged_refusals({"hist:keys=a if b == 1", "hist:keys=a"}, of_filter)) == []
     log = log.replace(b"Couldn't find field", b"Hist trigger already exists")
     assert list(logged_refusals({"hist:keys=a"}, log)) == []
 

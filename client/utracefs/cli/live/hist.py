@@ -177,6 +177,7 @@ def hist(
         tell(f"{lost} records were lost before they could be counted")
     if not shown.anything and not asked.refused:
         tell(f"{event}: no such event came{similar_event(event, shown.there)}")
+        return status or 1
     return status or asked.finish()
 
 

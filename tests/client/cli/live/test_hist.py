@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -135,7 +136,7 @@ def test_for_a_while_and_once(traced: Cli) -> None:
         assert traced.out("hist", "web", "status", *words).endswith("0 records, 0 entries\n")
     out = traced.out("hist", "web", "status", "--json", "--interval", "0.05", "--duration", "0.3")
     assert out.count('"hits": 0') >= 2, "a list each time, and at the end"
-    error = traced.run("hist", "never", "status", "--duration", "0.2").stderr
+    error = traced.run("hist", "never", "status", "--duration", "0.2", status=1).stderr
     assert error == b"utracefs: never: no such event came\n"
 
 
@@ -223,6 +224,22 @@ def test_what_does_not_fit_the_event(traced: Cli, words: list[str], says: list[s
     assert text.startswith(says[1])
     assert caret.strip() == "^"
     assert hist_instances(traced) == ""
+
+
+def test_no_such_event_came(cli: Cli) -> None:
+    done = cli.run("hist", "wbe", "status", *emitter(5), status=1)
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"utracefs: wbe: no such event came")
+
+
+def test_a_filter_that_does_not_fit_an_event_that_comes(cli: Cli) -> None:
+    """Whether or not the event is still there."""
+    done = cli.run("hist", "web", "status", "--filter", "stauts == 1", *emitter(5), status=1)
+    assert done.stdout == b""
+    first, text, caret, last = done.stderr.decode().splitlines()
+    assert re.match(r"utracefs: (user_events:)?web: trigger: Field not found", first)
+    assert text.endswith("stauts == 1") and caret.strip() == "^"
+    assert "web: is without the trigger 'hist:keys=status" in last
 
 
 def test_what_does_not_fit_an_event_that_comes(cli: Cli) -> None:
