@@ -6,6 +6,7 @@ thousands of events that no program emits would take the memory of others. So al
 the records are dropped, which `hist` shows, and the reason is logged.
 """
 
+import contextlib
 import errno
 import os
 import re
@@ -151,7 +152,8 @@ class Tables:
         next daemon a trigger without its counts.)"""
         for table in self._dropped:
             try:
-                table.remove()
+                with contextlib.suppress(FileNotFoundError):
+                    table.remove()
             except OSError as error:
                 daemon_log("hist-file-left", reason=error.strerror)
         self._dropped.clear()
@@ -160,8 +162,8 @@ class Tables:
         return self._sums[instance]
 
     def remove_the_rest(self) -> None:
-        """After everything was adopted: remove files of unused tables."""
-        used = {table.path for table in self.holders}
+        """After everything was adopted: remove files of unused tables, except those for `recycle`."""
+        used = {table.path for table in (*self.holders, *self._dropped)}
         for path in self._files():
             if str(path) not in used:
                 remove(path)

@@ -89,6 +89,8 @@ def test_files_and_a_successor(folder: Path) -> None:
     after.drop(table, 1)
     assert "hist.2" in names(folder)
     after.drop(table, 2)
+    after.remove_the_rest()
+    assert "hist.2" in names(folder), "until the log does not name it any more"
     after.recycle()
     assert "hist.2" not in names(folder)
 
@@ -155,7 +157,8 @@ def test_no_room_for_files(folder: Path, caplog: pytest.LogCaptureFixture) -> No
     tables.drop(table, 0)
     tables.recycle()
     tables.remove_the_rest()
-    assert ["will not survive" in record.message for record in caplog.records] == [True, False]
+    (record,) = caplog.records
+    assert "will not survive" in record.message, "a file that is gone is no warning"
     caplog.clear()
 
 
