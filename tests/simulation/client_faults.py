@@ -9,7 +9,6 @@ import contextlib
 import functools
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from typing import Any
 
 from tests.client.c.building import ROOT, SOURCE, build
 from tests.simulation.clients import Host, steps_of, world
-from tests.simulation.simulate import STEPS, Outcome, play
+from tests.simulation.simulate import STEPS, Outcome, named, play
 from utracefsd.intake.rings import Rings, _Owned
 
 OF_THE_CLIENT = {
@@ -158,7 +157,7 @@ def find(name: str, seconds: float) -> tuple[Outcome | None, int]:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or FAULTS:
+    for wanted in named(FAULTS):
         began = time.monotonic()
         found, at = find(wanted, 60)
         took = time.monotonic() - began

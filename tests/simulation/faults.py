@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import utracefsd.daemon
 from tests.simulation.mixture import steps_of
 from tests.simulation.rings import DataRing
-from tests.simulation.simulate import STEPS, Outcome, play
+from tests.simulation.simulate import STEPS, Outcome, named, play
 from utracefsd.connections import link
 from utracefsd.connections.acceptor import Acceptor
 from utracefsd.connections.data_connection import DataConnection
@@ -550,7 +549,7 @@ def find(name: str, seconds: float, seed: int = 1) -> tuple[Outcome | None, int]
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or FAULTS:
+    for wanted in named(FAULTS):
         began = time.process_time()
         found, at = find(wanted, 60)
         took = time.process_time() - began

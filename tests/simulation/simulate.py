@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 import attrs
@@ -121,6 +121,15 @@ def main() -> int:
     inputs = reached["inputs"]
     print(f"seeds {chosen.seed} to {seed}, {done / took:.0f} steps/s, {inputs / took:.0f} inputs/s")
     return int(failures > 0)
+
+
+def named(faults: Iterable[str]) -> list[str]:
+    """The faults that the command line names; all, if it names none."""
+    there = list(faults)
+    for word in sys.argv[1:]:
+        if word not in there:
+            sys.exit(f"{word}: no such fault; there are {', '.join(there)}")
+    return sys.argv[1:] or there
 
 
 if __name__ == "__main__":
