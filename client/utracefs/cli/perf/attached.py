@@ -26,7 +26,7 @@ from utracefs.cli.losses import IN_DATA_RINGS, Losing
 from utracefs.cli.run.ledger import gained, read_stats
 from utracefs.cli.run.page_stream import fitting_ring_bytes
 from utracefs.tree.closing import Closing
-from utracefs.tree.event_names import EventName, is_glob, select, similar_event
+from utracefs.tree.event_names import ALL_USER_EVENTS, EventName, select, similar_event
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.pages.perf_ring import Counts, PerfRingReader
 from utracefs_protocol.text import bytes_of
@@ -109,6 +109,16 @@ class Attached(Closing):
         self._orphans.clear()
 
     @property
+    def has_opened(self) -> bool:
+        """At least one event was opened so far."""
+        return bool(self._seen)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Records emitted before an event was opened are missing, and `lost` does not have them."""
+        return bool(self._late or self.unnoticed())
+
+    @property
     def is_away(self) -> bool:
         """No daemon runs now."""
         return self._gone_since is not None
@@ -175,30 +185,36 @@ class Attached(Closing):
         return taken
 
     def finish(self) -> int:
-        """Report patterns without a match, and a missing daemon; returns the exit status."""
-        missing = self.missing()
+        """Report events that were not opened in time, patterns without a match, and a missing daemon; returns
+        the exit status."""
+        missing, unnoticed = self.missing(), self.unnoticed()
         if self._late:
-            names = ", ".join(map(str, self._late[:FEW])) + (", ..." if len(self._late) > FEW else "")
             before = f"the {LOOK_S * 1000:.0f} ms or so before it was noticed"
-            tell(f"{names}: declared meanwhile; records of {before} are missing")
+            tell(f"{_few(self._late)}: declared meanwhile; records of {before} are missing")
+        if unnoticed:
+            were = "was" if len(unnoticed) == 1 else "were"
+            tell(f"{_few(unnoticed)}: {were} there too shortly to be noticed; `utracefs record` misses none")
         for pattern in missing:
-            if select([pattern], self._there):
-                tell(f"{pattern}: was there too shortly to be noticed; `utracefs record` misses none")
-            else:
-                tell(f"{pattern}: no such event came{similar_event(pattern, self._there)}")
+            tell(f"{pattern}: no such event came{similar_event(pattern, self._there)}")
         if self._went_away:
             tell(f"the daemon has ended; its losses of the last {LOST_S} s are unknown and not counted")
         if self.is_away:
             tell("no daemon came back; later records are missing")
-        return int(bool(missing or self._refused or self.is_away))
+        return int(bool(missing or unnoticed or self._refused or self.is_away))
 
     def missing(self) -> list[str]:
-        """Patterns without a match; globs are allowed to have none."""
+        """Patterns that never had an event; the default one is allowed to have none. An event that came and
+        went between two looks is unknown: the daemon keeps nothing of it."""
         return [
             one.pattern
             for one in self._wanted
-            if not is_glob(one.pattern) and not select([one.pattern], self._seen)
+            if one.pattern != ALL_USER_EVENTS and not select([one.pattern], self._there)
         ]
+
+    def unnoticed(self) -> list[EventName]:
+        """Wanted events that were there, but were removed before they could be opened."""
+        never_opened = self._there - self._seen - self._refused
+        return sorted(select([one.pattern for one in self._wanted], never_opened))
 
     def _open_new(self) -> None:
         first, self._is_first = self._is_first, False
@@ -210,11 +226,11 @@ class Attached(Closing):
             is_late = not first and event not in self._seen
             try:
                 self._open(event)
-            except FileNotFoundError:  # removed again
-                continue
             except (ConnectionError, TimeoutError):
                 raise
             except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENODEV):  # removed again
+                    continue
                 failure = self._failure(event, error)
                 if first:
                     raise failure from None
@@ -313,6 +329,10 @@ class Attached(Closing):
         if stats is None:
             return 0
         return max(0, stats.emitted - sum(stats.consumers.get(_consumer(one), {}).values()))
+
+
+def _few(events: Sequence[EventName]) -> str:
+    return ", ".join(map(str, events[:FEW])) + (", ..." if len(events) > FEW else "")
 
 
 def _consumer(one: Opened) -> str:

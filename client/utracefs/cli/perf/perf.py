@@ -229,7 +229,11 @@ def _sampled(
 )
 @json_option
 def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -> int:
-    """Count the records of events while COMMAND runs, or until Ctrl-C."""
+    """Count the records of events while COMMAND runs, or until Ctrl-C.
+
+    Records of an event that COMMAND declares are missing for some 20 ms until it is found; `utracefs record`
+    has them all.
+    """
     if repeat > 1 and not common.command:
         raise click.UsageError("-r goes with a COMMAND")
     if as_json and (repeat > 1 or interval_ms):
@@ -245,13 +249,14 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
             began = time.monotonic()
             status = run(counter.step)
             times.append(time.monotonic() - began)
+            attached.look()
             after = attached.counts()
             runs.append({event: count - before.get(event, 0) for event, count in after.items()})
             if status >= 128:  # a signal: Ctrl-C ends all runs
                 break
         counter.print()
         lost = attached.lost()
-        missing = attached.missing()
+        missing, unnoticed = attached.missing(), attached.unnoticed()
         status = status or attached.finish()
     events = runs[-1]
     if as_json:
@@ -261,6 +266,8 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
         ]
         echo_json({"seconds": round(times[-1], 6), "events": rows})
         return status
+    if not attached.has_opened:
+        tell("no event was opened")
     if lost:
         names = ", ".join(f"{count} of {event}" for event, count in lost.items())
         tell(f"{lost.total()} records lost, which are not counted: {names}")
@@ -268,6 +275,8 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
         for event in events:
             mean, deviation = _mean([run.get(event, 0) for run in runs])
             echo(f"{mean:>20,.{0 if mean == int(mean) else 2}f}  {event}{deviation}")
+        for event in unnoticed:
+            echo(f"{'<not counted>':>20}  {event}")
         for pattern in missing:
             echo(f"{'<no such event>':>20}  {pattern}")
         mean, deviation = _mean(times)
@@ -335,29 +344,41 @@ class _Counter:
 def record(common: _Common, sampling: dict[str, int], output: str) -> int:
     """Sample events while COMMAND runs, or until Ctrl-C, into a file for perf script and perf report.
 
-    At SIGUSR2 write the samples so far to FILE.YYYYMMDDhhmmssNN.
+    Records of an event that COMMAND declares are missing for some 20 ms until it is found; `utracefs record`
+    has them all. At SIGUSR2 write the samples so far to FILE.YYYYMMDDhhmmssNN.
     """
     if output == "-":
         raise click.UsageError("-o needs a file; `utracefs perf trace` prints samples")
     attr = common.attr(**sampling)
     with _attached(common, attr, lambda one, count: recorder.missed(one, count), output) as (attached, run):
         with PerfRecorder(attached, output, attr) as recorder:
-            status = _sampled(attached, run, recorder.step, lambda: _tell_written(recorder.dump(sys.argv)))
+
+            def dump() -> None:
+                _tell_written(attached, recorder.dump(sys.argv))
+
+            status = _sampled(attached, run, recorder.step, dump)
             recorder.drain()
             written = recorder.finish(sys.argv)
         status = status or attached.finish()
-    _tell_written(written)
+    _tell_written(attached, written)
     if written.error is not None:
         raise no_room(output, written.error, written.no_room, "samples", status or 1)
     return status
 
 
-def _tell_written(written: Written) -> None:
-    tell(f"{_summary(written.samples, written.lost)}; {written.name} has {written.size} bytes")
+def _tell_written(attached: Attached, written: Written) -> None:
+    tell(f"{_summary(attached, written.samples, written.lost)}; {written.name} has {written.size} bytes")
 
 
-def _summary(samples: int, lost: int) -> str:
-    return f"{counted(samples, 'sample')}, {lost or 'nothing'} lost"
+def _summary(attached: Attached, samples: int, lost: int) -> str:
+    return f"{counted(samples, 'sample')}, {_lost_text(attached, lost)}"
+
+
+def _lost_text(attached: Attached, lost: int) -> str:
+    """Records lost of opened events. Of one that was found late others are missing, an unknown number."""
+    if not attached.has_opened:
+        return "no event was opened"
+    return f"{lost or ('nothing else' if attached.is_incomplete else 'nothing')} lost"
 
 
 @perf.command(short_help="Print the samples of a perf.data.", context_settings=COMMAND_SETTINGS)
@@ -424,7 +445,7 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
         printer = PerfTrace(attached)
         status = _sampled(attached, run, printer.step)
         printer.print()
-        summary = _summary(printer.samples, printer.lost)
+        summary = _summary(attached, printer.samples, printer.lost)
         status = status or attached.finish()
     tell(summary)
     return status
@@ -442,7 +463,7 @@ def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int
     """Count samples by event and process while COMMAND runs, or until q or Ctrl-C, most first."""
     is_live = sys.stdout.isatty() and not common.command
     with _attached(common, common.attr(**sampling)) as (attached, run), quit_key(wanted=is_live) as quitting:
-        view = _TopView(PerfTop(attached), delay_s or 2.0)
+        view = _TopView(attached, delay_s or 2.0)
         status = _sampled(attached, run, lambda: None if quitting(0) else view.step())
         view.finish()
         return status or attached.finish()
@@ -451,8 +472,9 @@ def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int
 class _TopView:
     """Prints the table of `perf top` when it is due; on a terminal over the previous one."""
 
-    def __init__(self, counted: PerfTop, delay_s: float) -> None:
-        self._counted = counted
+    def __init__(self, attached: Attached, delay_s: float) -> None:
+        self._attached = attached
+        self._counted = PerfTop(attached)
         self._delay_s = delay_s
         self._shown = time.monotonic()
 
@@ -476,5 +498,5 @@ class _TopView:
             own(sys.stdout).write("\033[H\033[2J")  # home, clear: ECMA-48 CUP and ED
         for line in table_lines([[printable(cell) for cell in row] for row in rows], left={3, 4}):
             echo(line)
-        echo(f"{self._counted.lost or 'nothing'} lost" + ("" if is_terminal else os.linesep))
+        echo(_lost_text(self._attached, self._counted.lost) + ("" if is_terminal else os.linesep))
         sys.stdout.flush()

@@ -18,7 +18,7 @@ from utracefs.cli import Failure
 from utracefs.cli.common import connect
 from utracefs.cli.event_options import Wanted
 from utracefs.cli.perf.attached import Attached, Opened
-from utracefs.tree.event_names import EventName
+from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
 from utracefs.tree.tracefs import PerfAttr
 from utracefs_protocol.pages.perf_ring import Sample
 from utracefsd.server.runtime import locate
@@ -138,17 +138,40 @@ def test_a_filter_that_does_not_fit(daemon: DaemonProcess, capsys: pytest.Captur
             attached.tree.close()
 
 
+@pytest.mark.parametrize("pattern", ["work", "wo*", ALL_USER_EVENTS])
+@pytest.mark.parametrize("gone", [errno.ENOENT, errno.ENODEV])
 def test_an_event_that_is_gone_before_it_is_opened(
-    daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    daemon: DaemonProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pattern: str,
+    gone: int,
 ) -> None:
-    """It said `no such event came; did you mean work?`."""
-    monkeypatch.setattr(Attached, "_open", Mock(side_effect=FileNotFoundError))
-    with attached_to(daemon, Wanted("work")) as attached, Session(str(daemon.directory)) as session:
+    """It said `no such event came; did you mean work?`; and nothing for globs."""
+    monkeypatch.setattr(Attached, "_open", Mock(side_effect=OSError(gone, "the event is gone")))
+    with attached_to(daemon, Wanted(pattern)) as attached, Session(str(daemon.directory)) as session:
         event = session.event("work u32 n")
         until(lambda: event.registered)
         attached.look()
+        assert attached.unnoticed() == [WORK]
+        assert attached.is_incomplete and not attached.has_opened
         assert attached.finish() == 1
-        assert capsys.readouterr().err.startswith("utracefs: work: was there too shortly to be noticed;")
+        line = (
+            "utracefs: user_events:work: was there too shortly to be noticed; `utracefs record` misses none\n"
+        )
+        assert capsys.readouterr().err == line
+        monkeypatch.undo()
+        attached.look()
+        assert attached.unnoticed() == [] and attached.has_opened
+        attached.tree.close()
+
+
+def test_patterns_without_an_event(daemon: DaemonProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the default one may have none: it was not asked for."""
+    with attached_to(daemon, Wanted("wo*"), Wanted(ALL_USER_EVENTS)) as attached:
+        attached.look()
+        assert attached.finish() == 1
+        assert capsys.readouterr().err == "utracefs: wo*: no such event came\n"
         attached.tree.close()
 
 

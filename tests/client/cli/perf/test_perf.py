@@ -51,14 +51,16 @@ def test_a_command_needs_no_daemon(cli: Cli) -> None:
     emits = [*cli.command("emit", "ev u32 a", "5")]
     loop = f"{' '.join(emits[:-2])} '{emits[-2]}' 5; "
     keeps = f"{' '.join(cli.command('reg', 'ev'))} 'u32 a'; sleep 0.3; "
-    done = cli.run(
-        "perf", "stat", "-a", "-e", "ev", "--", "sh", "-c", keeps.replace("ev 'u32", "'ev u32") + loop
-    )
-    assert re.search(rb"^ +1  user_events:ev$", done.stdout, re.MULTILINE)
-    assert done.stderr.decode() == (
+    command = ["sh", "-c", keeps.replace("ev 'u32", "'ev u32") + loop]
+    late = (
         "utracefs: user_events:ev: declared meanwhile; records of the 20 ms or so before it was noticed"
         " are missing\n"
     )
+    done = cli.run("perf", "stat", "-a", "-e", "ev", "--", *command)
+    assert re.search(rb"^ +1  user_events:ev$", done.stdout, re.MULTILINE)
+    assert done.stderr.decode() == late
+    done = cli.run("perf", "trace", "-e", "ev", "--", *command)
+    assert done.stderr.decode() == late + "utracefs: 1 sample, nothing else lost\n"
     assert "start one with `utracefs daemon`" in cli.fails("perf", "stat")
 
 
@@ -80,6 +82,18 @@ def test_perf_stat_prints_in_intervals(traced: Cli) -> None:
     assert len(rows) >= 4
     times = [float(row[0]) for row in rows]
     assert times == sorted(times)
+
+
+def test_a_glob_without_an_event(traced: Cli) -> None:
+    """Said like a name without one: the event of a short program may have come and gone unseen."""
+    said = "utracefs: no_*: no such event came\n"
+    done = traced.run("perf", "stat", "-e", "no_*", "--", "true", status=1)
+    assert re.search(rb"<no such event>  no_\*$", done.stdout, re.MULTILINE)
+    assert done.stderr.decode() == f"{said}utracefs: no event was opened\n"
+    done = traced.run("perf", "trace", "-e", "no_*", "--", "true", status=1)
+    assert done.stderr.decode() == f"{said}utracefs: 0 samples, no event was opened\n"
+    done = traced.run("perf", "stat", "--", "true")
+    assert done.stderr == b"utracefs: no event was opened\n"
 
 
 def recorded(traced: Cli, *words: str) -> bytes:
