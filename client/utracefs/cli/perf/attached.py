@@ -119,6 +119,11 @@ class Attached(Closing):
         return bool(self._late or self.unnoticed())
 
     @property
+    def has_failed(self) -> bool:
+        """Wanted events are missing, or could not be opened, or the daemon did not come back."""
+        return bool(self.missing() or self.unnoticed() or self._refused or self.is_away)
+
+    @property
     def is_away(self) -> bool:
         """No daemon runs now."""
         return self._gone_since is not None
@@ -200,7 +205,7 @@ class Attached(Closing):
             tell(f"the daemon has ended; its losses of the last {LOST_S} s are unknown and not counted")
         if self.is_away:
             tell("no daemon came back; later records are missing")
-        return int(bool(missing or unnoticed or self._refused or self.is_away))
+        return int(self.has_failed)
 
     def missing(self) -> list[str]:
         """Patterns that never had an event; the default one is allowed to have none. An event that came and

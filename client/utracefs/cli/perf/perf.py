@@ -345,7 +345,8 @@ def record(common: _Common, sampling: dict[str, int], output: str) -> int:
     """Sample events while COMMAND runs, or until Ctrl-C, into a file for perf script and perf report.
 
     Records of an event that COMMAND declares are missing for some 20 ms until it is found; `utracefs record`
-    has them all. At SIGUSR2 write the samples so far to FILE.YYYYMMDDhhmmssNN.
+    has them all. If no event of -e is found FILE is not written. At SIGUSR2 write the samples so far to
+    FILE.YYYYMMDDhhmmssNN.
     """
     if output == "-":
         raise click.UsageError("-o needs a file; `utracefs perf trace` prints samples")
@@ -358,8 +359,13 @@ def record(common: _Common, sampling: dict[str, int], output: str) -> int:
 
             status = _sampled(attached, run, recorder.step, dump)
             recorder.drain()
-            written = recorder.finish(sys.argv)
+            # Then an existing recording is worth more than ours.
+            is_useless = attached.has_failed and not attached.has_opened
+            written = None if is_useless else recorder.finish(sys.argv)
         status = status or attached.finish()
+    if written is None:
+        tell(f"no event was opened; {output} is not written")
+        return status
     _tell_written(attached, written)
     if written.error is not None:
         raise no_room(output, written.error, written.no_room, "samples", status or 1)

@@ -1,6 +1,7 @@
 """`utracefs perf`: stat, record, script, top, trace."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -117,6 +118,19 @@ def test_perf_record_and_script(traced: Cli) -> None:
     assert "No such file" in traced.fails("perf", "script", "-i", "none")
     (traced.home / "bad").write_bytes(b"PERFILE2" + bytes(500))
     assert "utracefs did not write" in traced.fails("perf", "script", "-i", "bad")
+
+
+@pytest.mark.parametrize("pattern", ["tipo", "t*po"])
+def test_perf_record_without_an_event_replaces_no_recording(traced: Cli, pattern: str) -> None:
+    (traced.home / "perf.data").write_bytes(b"an earlier one")
+    before = sorted(os.listdir(traced.home))
+    done = traced.run("perf", "record", "-e", pattern, "--", "true", status=1)
+    assert done.stderr.endswith(b"utracefs: no event was opened; perf.data is not written\n")
+    assert (traced.home / "perf.data").read_bytes() == b"an earlier one"
+    assert sorted(os.listdir(traced.home)) == before
+    traced.run("perf", "record", "-e", pattern, "--", "sh", "-c", "exit 7", status=7)
+    error = recorded(traced, "--", "true")  # without -e a program may have none
+    assert error.startswith(b"utracefs: 0 samples, no event was opened; perf.data has ")
 
 
 def test_perf_script_of_an_event_that_was_not_described_yet(cli: Cli) -> None:
