@@ -189,9 +189,9 @@ class Attached(Closing):
         taken, self._orphans = self._orphans, []
         return taken
 
-    def finish(self) -> int:
+    def finish(self, status: int = 0) -> int:
         """Report events that were not opened in time, patterns without a match, and a missing daemon; returns
-        the exit status."""
+        the exit status. status: that of the command, which takes precedence."""
         missing, unnoticed = self.missing(), self.unnoticed()
         if self._late:
             before = f"the {LOOK_S * 1000:.0f} ms or so before it was noticed"
@@ -205,7 +205,7 @@ class Attached(Closing):
             tell(f"the daemon has ended; its losses of the last {LOST_S} s are unknown and not counted")
         if self.is_away:
             tell("no daemon came back; later records are missing")
-        return int(self.has_failed)
+        return status or int(self.has_failed)
 
     def missing(self) -> list[str]:
         """Patterns that never had an event; the default one is allowed to have none. An event that came and

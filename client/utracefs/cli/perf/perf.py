@@ -257,7 +257,7 @@ def stat(common: _Common, interval_ms: int | None, repeat: int, as_json: bool) -
         counter.print()
         lost = attached.lost()
         missing, unnoticed = attached.missing(), attached.unnoticed()
-        status = status or attached.finish()
+        status = attached.finish(status)
     events = runs[-1]
     if as_json:
         rows = [
@@ -362,7 +362,7 @@ def record(common: _Common, sampling: dict[str, int], output: str) -> int:
             # Then an existing recording is worth more than ours.
             is_useless = attached.has_failed and not attached.has_opened
             written = None if is_useless else recorder.finish(sys.argv)
-        status = status or attached.finish()
+        status = attached.finish(status)
     if written is None:
         tell(f"no event was opened; {output} is not written")
         return status
@@ -452,7 +452,7 @@ def trace(common: _Common, sampling: dict[str, int]) -> int:
         status = _sampled(attached, run, printer.step)
         printer.print()
         summary = _summary(attached, printer.samples, printer.lost)
-        status = status or attached.finish()
+        status = attached.finish(status)
     tell(summary)
     return status
 
@@ -472,7 +472,7 @@ def top(common: _Common, sampling: dict[str, int], delay_s: float | None) -> int
         view = _TopView(attached, delay_s or 2.0)
         status = _sampled(attached, run, lambda: None if quitting(0) else view.step())
         view.finish()
-        return status or attached.finish()
+        return attached.finish(status)
 
 
 class _TopView:

@@ -128,7 +128,8 @@ def test_perf_record_without_an_event_replaces_no_recording(traced: Cli, pattern
     assert done.stderr.endswith(b"utracefs: no event was opened; perf.data is not written\n")
     assert (traced.home / "perf.data").read_bytes() == b"an earlier one"
     assert sorted(os.listdir(traced.home)) == before
-    traced.run("perf", "record", "-e", pattern, "--", "sh", "-c", "exit 7", status=7)
+    failed = traced.run("perf", "record", "-e", pattern, "--", "sh", "-c", "exit 7", status=7)
+    assert failed.stderr == done.stderr
     error = recorded(traced, "--", "true")  # without -e a program may have none
     assert error.startswith(b"utracefs: 0 samples, no event was opened; perf.data has ")
 
