@@ -78,8 +78,8 @@ static void release_lock(void)
 		futex(&lock_word, FUTEX_WAKE, 1, NULL);
 }
 
-/* But for those of what a thread itself does: one that is blocked then ends the program. (SIGSYS: the handler of
- * a sandbox answers a call in here.) */
+/* All but signals of what the thread itself does, which end the program if they are blocked. (SIGSYS: the
+ * handler of a sandbox answers a call in here.) */
 static void block_signals(sigset_t *before)
 {
 	static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};

@@ -325,7 +325,7 @@ def test_a_sandbox_that_refuses_one_call(daemon: DaemonProcess, program: Path, e
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 @pytest.mark.parametrize("call", [pytest.param(257, id="openat"), pytest.param(41, id="socket")])
 def test_a_sandbox_with_a_handler(daemon: DaemonProcess, program: Path, call: int) -> None:
-    """Of SIGSYS, which answers calls also of this library."""
+    """The handler of SIGSYS answers also calls of this library."""
     refused = {"REFUSED": f"{errno.EPERM} {call} -1", "TRAP": "1", "EARLY": "1"}
     refused["UTRACEFS_DIR"] = daemon.directory
     assert run(program, "ep", **refused).own == run(program.with_name("plain"), "ep", **refused).own
@@ -334,7 +334,7 @@ def test_a_sandbox_with_a_handler(daemon: DaemonProcess, program: Path, call: in
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 def test_a_sandbox_that_kills(program: Path) -> None:
     numbers = " ".join(map(str, CALLS["sendmsg"]))
-    assert run(program, "e", REFUSED=f"0 {numbers} -1", EARLY="1").own[0] == -signal.SIGSYS
+    assert run(program, "es", REFUSED=f"0 {numbers} -1", EARLY="1").own[0] == -signal.SIGSYS
 
 
 @needs("strace")

@@ -313,7 +313,7 @@ def test_ctrl_c_in_the_terminal_goes_to_both(cli: Cli) -> None:
     assert b"101 records" in error
 
 
-def test_a_terminal_is_told_of_events_that_are_not_there_yet(traced: Cli) -> None:
+def test_a_terminal_shows_which_events_are_not_there_yet(traced: Cli) -> None:
     terminal, end = os.openpty()
     try:
         process = traced.start("record", "-e", "tihs", "--duration", "0.1", stderr=end)
