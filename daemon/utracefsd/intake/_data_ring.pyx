@@ -291,12 +291,13 @@ cdef class DataRing:
 
     cdef int find_counted(self, uint64_t position) except -1:
         """Number of losses that a killed daemon had counted and not yet marked in the ring buffers."""
-        cdef uint32_t i, n
+        cdef uint32_t i, n, counted
         cdef dict missing = {}, counts = {}, of_one
         for i in range(DR_LOST_COUNTERS):
-            if dr_counted_of(&self.c, i) == 0:
+            counted = dr_counted_of(&self.c, i)
+            if counted == 0:
                 continue
-            n = min(dr_counted_of(&self.c, i), dr_lost_of(&self.c, i))
+            n = min(counted, dr_lost_of(&self.c, i))
             of_one = {}
             if n:
                 self.table.miss(i, n, of_one)
