@@ -605,6 +605,17 @@ static void reconnect(void)
 	CHECK(sockets(0) == before && allocated_by_thread == 0);
 }
 
+/* The write index, of a daemon that was stopped until now: on a busy machine it may answer too late. */
+static int reg_again(int fd, const char *command, unsigned bit)
+{
+	struct user_reg r = request(command, &word, bit);
+
+	if (ioctl(fd, DIAG_IOCSREG, &r) == 0)
+		return (int)r.write_index;
+	CHECK(errno == ETIMEDOUT);
+	return reg(fd, command, bit);
+}
+
 /* Registrations that time out, beside the daemon argv[2]. */
 static void late(int argc, char **argv)
 {
@@ -618,11 +629,11 @@ static void late(int argc, char **argv)
 	FAILS(ioctl(fd, DIAG_IOCSREG, &r), ETIMEDOUT);
 	reconnect();
 	CHECK(kill(daemon, SIGCONT) == 0);
-	CHECK(reg(fd, "before u32 a", 2) == 1 && reg(fd, WORK, 0) == 0 && emit(fd, 0, 19, 0) == 12);
+	CHECK(reg_again(fd, "before u32 a", 2) == 1 && reg(fd, WORK, 0) == 0 && emit(fd, 0, 19, 0) == 12);
 	CHECK(kill(daemon, SIGSTOP) == 0);
 	FAILS(ioctl(fd, DIAG_IOCSREG, &late), ETIMEDOUT);
 	CHECK(kill(daemon, SIGCONT) == 0);
-	CHECK(reg(fd, "more u32 a", 3) == 3 && reg(fd, "late u32 a", 1) == 2);
+	CHECK(reg_again(fd, "more u32 a", 3) == 3 && reg(fd, "late u32 a", 1) == 2);
 	reconnect();
 	CHECK(reg(fd, "last u32 a", 4) == 4 && emit(fd, 0, 19, 1) == 12);
 	FAILS(emit(fd, 2, 0, 0), EBADF);

@@ -42,12 +42,12 @@ static inline struct user_reg request(const char *command, void *address, unsign
 				  .name_args = (uintptr_t)command };
 }
 
-/* The write index. One that timed out keeps its number; on a busy machine it may. */
+/* The write index. */
 static inline int reg(int fd, const char *command, unsigned bit)
 {
 	struct user_reg r = request(command, &word, bit);
 
-	CHECK(ioctl(fd, DIAG_IOCSREG, &r) == 0 || (errno == ETIMEDOUT && ioctl(fd, DIAG_IOCSREG, &r) == 0));
+	CHECK(ioctl(fd, DIAG_IOCSREG, &r) == 0);
 	return (int)r.write_index;
 }
 
