@@ -89,7 +89,15 @@ def test_the_command_keeps_its_own_path(tmp_path: Path) -> None:
 
 
 UTRACEFS = [sys.executable, "-m", "utracefs"]
-PROGRAM = "import os, sys, utracefs; utracefs.event('closed u32 n').emit(7)\nfor fd in 0, 1, 2: os.fstat(fd)"
+PROGRAM = """
+import os, time, utracefs
+utracefs.event("closed u32 n").emit(7)
+for fd in 0, 1, 2:
+    for _ in range(1000):
+        os.fstat(fd)
+        time.sleep(0.0001)
+"""
+"""Fails without its standard streams. (A descriptor that our thread makes has one's number for a moment.)"""
 WAIT = """
 import time, utracefs
 closed = utracefs.event('closed u32 n')

@@ -57,28 +57,42 @@ static inline int ut_is_ours(const struct ut_descriptor *d)
 	       (!d->beside || ut_is_ours(d->beside));
 }
 
-/* Takes ownership of `fd`. 0, or -errno with `fd` closed. */
+/* The number to use for a new descriptor: at once, for a program may at any time write to the number that it
+ * got, close it, or dup2 over it. -errno with `fd` closed; `fd` < 0: -errno of what did not make it. */
+static inline int ut_out_of_the_way(int fd)
+{
+	int moved, error;
+
+	if (fd < 0)
+		return -errno;
+	if (fd >= UT_FIRST_FD)
+		return fd;
+	moved = fcntl(fd, F_DUPFD_CLOEXEC, UT_FIRST_FD);
+	if (moved < 0 && fd > 2)
+		return fd;
+	if (moved < 0)
+		moved = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* never standard input, output or error */
+	error = -errno;
+	close(fd);
+	return moved < 0 ? error : moved;
+}
+
+/* Takes ownership of `fd`, like ut_out_of_the_way. 0, or -errno with `fd` closed. */
 static inline int ut_take(struct ut_descriptor *d, int fd)
 {
 	struct stat now;
-	int moved = fd;
 
 	d->fd = -1;
 	d->beside = NULL;
-	if (fstat(fd, &now) < 0)
-		return -errno;
-	if (fd < UT_FIRST_FD) {
-		moved = fcntl(fd, F_DUPFD_CLOEXEC, UT_FIRST_FD);
-		if (moved < 0 && fd <= 2)
-			moved = fcntl(fd, F_DUPFD_CLOEXEC, 3); /* never standard input, output or error */
-		if (moved < 0 && fd > 2)
-			moved = fd;
-		else
-			close(fd);
+	fd = ut_out_of_the_way(fd);
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &now) < 0) {
+		int error = -errno;
+		close(fd);
+		return error;
 	}
-	if (moved < 0)
-		return -errno;
-	d->fd = moved;
+	d->fd = fd;
 	d->dev = now.st_dev;
 	d->ino = now.st_ino;
 	return 0;

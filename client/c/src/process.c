@@ -170,7 +170,7 @@ static uint64_t wanted_bytes(const char *variable, uint64_t otherwise)
 static void read_text(const char *path, char *text, size_t size)
 {
 	/* (Not open(2), which the preload library wraps.) */
-	int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+	int fd = ut_out_of_the_way((int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
 	ssize_t got = fd < 0 ? 0 : read(fd, text, size - 1);
 
 	text[got > 0 ? got : 0] = 0;
@@ -211,6 +211,7 @@ static uint64_t memory_of_cgroup(void)
 /* A program with little address space, or little memory that it may lock or have, keeps most of it. */
 static uint64_t default_ring(void)
 {
+	static uint32_t bytes; /* by the cgroup, whose files are read once; 0: not yet */
 	struct rlimit space;
 	uint64_t part;
 	void *twice;
@@ -221,8 +222,13 @@ static uint64_t default_ring(void)
 	if (twice == MAP_FAILED)
 		return DR_LOW;
 	munmap(twice, 2 * DR_DEFAULT_SIZE);
-	part = memory_of_cgroup() / 16;
-	return part > DR_DEFAULT_SIZE ? DR_DEFAULT_SIZE : part > DR_LOW ? part : DR_LOW;
+	part = __atomic_load_n(&bytes, __ATOMIC_RELAXED);
+	if (!part) {
+		part = memory_of_cgroup() / 16;
+		part = part > DR_DEFAULT_SIZE ? DR_DEFAULT_SIZE : part > DR_LOW ? part : DR_LOW;
+		__atomic_store_n(&bytes, (uint32_t)part, __ATOMIC_RELAXED);
+	}
+	return part;
 }
 
 static uint32_t ring_bytes(uint64_t bytes)

@@ -180,21 +180,20 @@ static int make_file(struct ut_outlet *outlet, uint32_t size)
 {
 	const off_t bytes = (off_t)dr_file_bytes(size);
 	struct rlimit limit;
-	int error, fd;
+	int error;
 
 	/* Beyond this limit ftruncate(2) sends a signal. */
 	if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur < (rlim_t)bytes)
 		return -EFBIG;
-	fd = (int)syscall(SYS_memfd_create, "utracefs-data-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	error = fd < 0 ? -errno : ut_take(&outlet->memory, fd);
+	error = ut_take(&outlet->memory,
+			(int)syscall(SYS_memfd_create, "utracefs-data-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (error)
 		return error;
-	fd = outlet->memory.fd;
-	if (ftruncate(fd, bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ||
-	    (fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+	if (ftruncate(outlet->memory.fd, bytes) ||
+	    fcntl(outlet->memory.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
 		error = -errno;
 	else
-		error = ut_take(&outlet->doorbell, fd);
+		error = ut_take(&outlet->doorbell, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (!error)
 		error = dr_map(&outlet->ring, outlet->memory.fd, size);
 	if (error) {

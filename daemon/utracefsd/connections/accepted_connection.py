@@ -149,16 +149,16 @@ class AcceptedConnection:
         if self.link.closed:
             return None
         peer, more = self.link.peer, amount - self.held.get(resource, 0)
-        self.held[resource] = amount
-        if more <= 0:
-            self._shares.drop(resource, peer.share, -more)
-            return None
         refusal = None
-        try:
-            self._shares.check(resource, peer.share, more, privileged=peer.privileged)
-        except TraceError as error:
-            refusal = error
-        self._shares.add(resource, peer.share, more)
+        if more > 0:
+            try:
+                self._shares.check(resource, peer.share, more, privileged=peer.privileged)
+            except TraceError as error:
+                refusal = error
+            self._shares.add(resource, peer.share, more)
+        else:
+            self._shares.drop(resource, peer.share, -more)
+        self.held[resource] = amount
         return refusal
 
     def hold_nothing(self) -> None:

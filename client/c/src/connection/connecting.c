@@ -18,6 +18,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "descriptor.h"
+
 /* Every user may make a directory in /tmp: this one must be ours, without access for others. 0 or -errno. */
 static int check_owner(const char *directory)
 {
@@ -84,9 +86,9 @@ int ut_connect(const char directories[2][UT_DIRECTORY], const char *name)
 		strcpy(address.sun_path + length + 1, name);
 		error = check_owner(directory);
 		if (!error) {
-			fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+			fd = ut_out_of_the_way(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 			if (fd < 0)
-				return -errno;
+				return fd;
 			if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
 				return fd;
 			error = -errno;

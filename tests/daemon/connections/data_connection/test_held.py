@@ -325,6 +325,7 @@ STEPS = [
 )
 @example(steps=[("notify", 0), ("token", 0)], broken=((EnablerTable, "add_notified"), 1, False))
 @example(steps=[("status_page", 0)], broken=((data_connection, "encode_response"), 1, False))
+@example(steps=[("register", 0)], broken=((Shares, "check"), 3, False))
 @settings(deadline=None, max_examples=50)
 def test_nothing_is_left_when_all_have_left(
     steps: list[tuple[str, int]], broken: tuple[tuple[Any, str], int, bool] | None
