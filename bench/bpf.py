@@ -109,11 +109,9 @@ def taking_in(keys: bytes | None) -> Callable[[], float]:
         + bytes(-len(p) % 8)
         for p in PAYLOADS
     )
-    head = 0
 
     def take() -> float:
-        nonlocal head
-        head = put(memory, RING, head, data)
+        put(memory, RING, data)
         begin = time.thread_time_ns()
         taken = intake.take_in()
         took = time.thread_time_ns() - begin
