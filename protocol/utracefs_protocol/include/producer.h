@@ -233,8 +233,15 @@ static inline struct dr_record *ut_reserve(struct data_ring *r, uint32_t write_i
 	uint32_t tid = ut_thread.tid; /* once: each access to thread-local memory may be a call */
 	struct dr_record *rec;
 
-	if (__builtin_expect(ut_thread.named != names, 0))
-		return ut_reserve_named(r, write_index, payload, half, names);
+	if (__builtin_expect(ut_thread.named != names, 0)) {
+		/* Copies: what a function gets the address of is in memory for the rest of us, too. */
+		struct data_ring its = *r;
+		int its_half = 0;
+
+		rec = ut_reserve_named(&its, write_index, payload, &its_half, names);
+		*half = its_half;
+		return rec;
+	}
 	rec = dr_reserve(r, write_index, payload, half);
 	if (rec)
 		ut_sign(r, rec, tid);
