@@ -455,11 +455,10 @@ class Daemon:
         self._hold_records = False
         if self.rings.has_orphans:
             self.rings.stop_waiting()  # nobody would bring these to the next daemon
-        if len(self.streams) or not self.remove_state:
-            self.take_in_all()
-            self.data.take_in_last()
-            self.rings.round()
-            self.hand_over()  # readers of streams take the last records, and end with the connections
+        self.take_in_all()
+        self.data.take_in_last()
+        self.rings.round()
+        self.hand_over()  # readers of streams take the last records, and end with the connections
         self.tracefs.close()
         self.rings.round()
         self.save()

@@ -167,10 +167,15 @@ def test_held_resources_and_their_limits(around: Around) -> None:
     assert float(lately.split()[2]) > 0
 
 
-def test_at_its_end_it_leaves_no_record_unread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before its last look a record is taken in; later the program cannot send it, and keeps it."""
+@pytest.mark.parametrize("remove_state", [False, True])
+def test_at_its_end_it_leaves_no_record_unread(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, remove_state: bool
+) -> None:
+    """Before its last look a record is taken in; later the program cannot send it, and keeps it. Plug-ins get
+    it also where no state is kept."""
     around = Around(folder)
     daemon = around.daemon
+    daemon.remove_state = remove_state
     tree = around.connect(daemon.tracefs)
     producer = around.connect(daemon.data)
     index = around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})["write_index"]
