@@ -74,6 +74,8 @@ def no_such_event(word: str, events: Collection[EventName]) -> str:
 
 def similar_event(word: str, events: Iterable[EventName]) -> str:
     """`did_you_mean` for an event; with a system in `word`, of both."""
+    if "," in word:  # how perf separates events
+        return "; give each event by itself, not separated by commas"
     return did_you_mean(word, {str(event) if ":" in word else event.name for event in events})
 
 

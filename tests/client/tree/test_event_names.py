@@ -60,6 +60,7 @@ def test_what_there_is_instead() -> None:
 def test_similar_event() -> None:
     events = parse_event_list(b"user_events:http_request\nuser_events:shop_order\n")
     assert similar_event("http_requst", events) == "; did you mean http_request?"
+    assert "commas" in similar_event("http_request,shop_*", events)
     assert similar_event("user_event:shop_order", events) == "; did you mean user_events:shop_order?"
     many = [EventName("user_events", f"handler_of_requests_{n:04}_{'x' * 80}") for n in range(4095)]
     assert similar_event(f"handlr_of_requests_0077_{'x' * 80}", many).startswith("; did you mean handler_")
