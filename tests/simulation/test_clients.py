@@ -64,6 +64,16 @@ FOUND: dict[str, list[Step]] = {
         ("declare", 0, 2),
         ("emit", 0, 1, 0, 0),
     ],
+    "records of an event declared after the ring was closed are in it, where the daemon knows no such event": [
+        ("program", 0),
+        ("declare", 0, 0),
+        ("settled", 2),
+        ("no_room", 2),
+        ("close_all", 0),
+        ("declare", 0, 1),
+        ("emit", 0, 1, 3, 0),
+        ("look", 0),
+    ],
     "a flush behind a record that was not committed at the last one does not wait for it": [
         ("program", 0),
         ("declare", 0, 0),

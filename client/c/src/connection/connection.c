@@ -564,6 +564,8 @@ static void connect_again(struct ut_session *s, uint64_t now)
 {
 	end_connection(s);
 	ut_go(s, UT_AGAIN);
+	if (s->ring && !s->parents)
+		ut_hold(s); /* of events declared from now on, who reads the former ring would know nothing */
 	start_connection(s, now);
 }
 
