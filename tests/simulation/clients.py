@@ -161,7 +161,7 @@ class Client:
         """The number of the daemon that it has connected to."""
         self.exits: tuple[int, int] | None = None
         """When it called exit(3), and the daemon of that time."""
-        self.has_closed_ring = self.has_new_ring = self.is_unsure = False
+        self.has_closed_ring = self.has_new_ring = self.has_held = self.is_unsure = False
         self.missing: Counter[int] = Counter()
         """By event: records that it could not know to be lost."""
         self.unsure: Counter[int] = Counter()
@@ -566,6 +566,7 @@ class ClientWorld(World):
         def then(reply: Reply) -> None:
             if reply.result == 1:
                 client.held = n, made
+                client.has_held = True
             elif reply.result == 2:
                 client.tried[made.event] += 1
                 client.unsure[made.event] += reply.session not in (Session.UP, Session.SENDS)
@@ -657,6 +658,7 @@ class ClientWorld(World):
     def _close(self, which: int, *_: int) -> None:
         if client := self._pick_without_record(which):
             client.is_closed = True
+            self._loses_reports(client)
             self._tell(client, Command.CLOSE)
 
     def _pick_without_record(self, which: int) -> Client | None:
@@ -765,7 +767,7 @@ class ClientWorld(World):
             if not client.waits and not client.has_others_numbers:
                 self._each_status(client, self._count)
             if client in self.clients and not client.waits:
-                client.is_unsure = client.has_new_ring = False
+                client.is_unsure = client.has_new_ring = client.has_held = False
                 client.emitted.clear()  # all of them are in a number
         for client in self.gone:
             self._check_gone(client)
@@ -804,7 +806,8 @@ class ClientWorld(World):
             raise Wrong(f"record {n} of {client.pid} is there twice")
         if made.ended != FOREVER and n not in made.committed:
             raise Wrong(f"record {n} of {client.pid} was not committed")
-        if made.ended < client.last_began or (made.seen and n < max(made.seen)):
+        is_late = made.ended < client.last_began or (made.seen and n < max(made.seen))
+        if is_late and not (client.has_held and client.has_new_ring):  # behind it in the former ring
             raise Wrong(f"record {n} of {client.pid} comes too late")
         made.seen.add(n)
         client.seen[made.event] += 1

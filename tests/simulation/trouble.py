@@ -49,6 +49,7 @@ class Trouble(Producers):
         self.machine.set_time(tick_ns=SEC // 2)
         self._pump(stalled=True)
         self.each(lambda m: m.register(program.pid, name, fields))
+        self.each(lambda m: m.note_answer(f"{name} {fields}", None))
         self.each(lambda m: m.emit(program.pid, [record], ring=False))
         self.each(partial(self._gone, program.pid))
         self.machine.pass_time(0)
