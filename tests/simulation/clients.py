@@ -657,7 +657,7 @@ class ClientWorld(World):
 
     def _close(self, which: int, *_: int) -> None:
         if client := self._pick_without_record(which):
-            client.is_closed = True
+            client.is_closed = client.has_closed_ring = True
             self._loses_reports(client)
             self._tell(client, Command.CLOSE)
 
