@@ -167,16 +167,16 @@ class BufferStore:
             self._settings.expanded = expanded
             self._settings.snapshot = self.buffer.spare is not None
             return
-        self._settings.snapshot = snapshot
         if not in_memory:
             return  # incomplete settings: the buffer stays that of a new instance
-        self._settings.expanded = expanded
+        self._settings.expanded, self._settings.snapshot = expanded, snapshot
         subbuf_size, *sizes_kb = in_memory
         if subbuf_size == self.buffer.subbuf_size and sizes_kb == self._sizes_kb() and not snapshot:
             return
         try:
             self._replace(sizes_kb, subbuf_size)
         except TraceError as error:
+            self._settings.snapshot = False
             daemon_log("buffer-not-resized", reason=error.text)
 
     def _sizes_kb(self) -> list[int]:
