@@ -49,7 +49,6 @@ class Looks(Administrator):
         self._looks += 1
         is_in_doubt = len(models) > 1 or bool(models[0].loose) or models[0].is_late
         is_all = is_in_doubt or not which or self._looks % 4 == 0
-        every = {name for model in models for name in model.instances}
         wanted: list[str] = []
         there = {name.decode() for name, _ in self._tree("list_dir", "instances")}
         texts["instances"] = " ".join(sorted(there)).encode()
@@ -57,7 +56,7 @@ class Looks(Administrator):
         events = listed_events(texts)
         wanted += ["saved_tgids", "options/record-tgid", "refused_events"]
         wanted += [f"events/user_events/{event}/{file}" for event in events for file in ("id", "stats")]
-        names = sorted((every & there) | {""})
+        names = sorted(there | {""})
         for name in names if is_all else [names[which % len(names)]]:
             at = f"instances/{name}/" if name else ""
             paths = ["tracing_on", *PLAIN, "buffer_size_kb", "buffer_subbuf_size_kb", "trace", "snapshot"]
