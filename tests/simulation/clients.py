@@ -299,6 +299,7 @@ class ClientWorld(World):
     def __init__(self, folder: Path, host: Host) -> None:
         self.host = host
         super().__init__(folder)
+        self.machine.tick_ns = 1  # records that arrive later have a later time, also on another cpu
         self.clients: list[Client] = []
         self.gone: list[Client] = []
         """Programs that have ended, whose records are not looked at yet."""

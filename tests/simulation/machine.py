@@ -186,6 +186,8 @@ class Machine:
     def __init__(self) -> None:
         self.plug_in = PlugIn()
         self.now = 1_000_000_000_000
+        self.tick_ns = 0
+        """Each read of the clock takes so long."""
         self.cpu = 0
         """On which the daemon runs."""
         self.moves = 0
@@ -204,7 +206,7 @@ class Machine:
         return pid
 
     def set_time(self, tick_ns: int = 0) -> None:
-        _machine.simulate(self.now, tick_ns, self.cpu)
+        _machine.simulate(self.now, tick_ns or self.tick_ns, self.cpu)
 
     def pass_time(self, ns: int) -> None:
         self.moves += ns >= 1_000_000
