@@ -236,11 +236,12 @@ class TestNoDescriptorLeft:
     ) -> None:
         """Accepting paused for as long as his sockets lingered; now only where there are no threads."""
         around.connect()
-        monkeypatch.setattr(closing, "waiting", lambda: 1 << 20)
-        monkeypatch.setattr(closing, "close_most", lambda: has_threads)
-        around.turn()
-        assert bool(around.made) == has_threads
-        assert (around.port.next_deadline_ns() is None) == has_threads
+        with monkeypatch.context() as patched:
+            patched.setattr(closing, "waiting", lambda: 1 << 20)
+            patched.setattr(closing, "close_most", lambda: has_threads)
+            around.turn()
+            assert bool(around.made) == has_threads
+            assert (around.port.next_deadline_ns() is None) == has_threads
 
     def test_other_errors_are_not_hidden(self, around: Around) -> None:
         around.connect()

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.test_emit import of_way
+from tests.daemon.test_main import call
 from tests.integration.conftest import own_directory
 
 ROOT = Path(__file__).parents[3]
@@ -125,7 +126,7 @@ class Processes:
 
     def __init__(self, pythons: dict[str, str], directory: str) -> None:
         self._pythons = pythons
-        self._directory = directory
+        self.directory = directory
         self.all: list[subprocess.Popen[str]] = []
 
     def start(self, version: str, *words: str, way: str = "ring") -> subprocess.Popen[str]:
@@ -134,7 +135,7 @@ class Processes:
     def start_program(self, words: Sequence[str | Path], way: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             words,
-            env=os.environ | {"UTRACEFS_DIR": self._directory} | of_way(way),
+            env=os.environ | {"UTRACEFS_DIR": self.directory} | of_way(way),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -145,7 +146,7 @@ class Processes:
     def daemon(self, version: str, *options: str) -> subprocess.Popen[str]:
         read, write = os.pipe()
         os.set_inheritable(write, True)
-        words = ["-m", "utracefsd", "--dir", self._directory, "--ready-fd", str(write), *options]
+        words = ["-m", "utracefsd", "--dir", self.directory, "--ready-fd", str(write), *options]
         process = subprocess.Popen(
             [self._pythons[version], *words],
             pass_fds=[write],
@@ -208,7 +209,8 @@ def test_the_next_daemon_takes_over(
     """With a program that keeps running. On the way back the daemon starts afresh: it cannot read the log of
     a newer version."""
     first = processes.daemon(before)
-    run(before, "write", "standing_events", "user_events:*")
+    tree = Path(processes.directory) / "tracefs"
+    call(tree, "write_file", "standing_events", b"user_events:*", True)
     run(before, "reg", "other u64 a")
     program = processes.start(client, "-c", PROGRAM)
     emit(program, 1000)
@@ -216,22 +218,26 @@ def test_the_next_daemon_takes_over(
     first.wait()
     processes.daemon(after)
     if after == "old":
-        run(after, "write", "standing_events", "user_events:*")
+        call(tree, "write_file", "standing_events", b"user_events:*", True)
     emit(program, 1000)
-    assert numbers(run(after, "cat", "trace")) == list(range(1000 if after == "old" else 0, 2000))
-    assert run(after, "cat", "standing_events") == "user_events:*\n"
+    assert numbers(call(tree, "read_file", "trace").decode()) == list(
+        range(1000 if after == "old" else 0, 2000)
+    )
+    assert call(tree, "read_file", "standing_events") == b"user_events:*\n"
 
 
-def compile_family(python: str, folder: Path) -> Path:
-    """versions.c with the C library of a version."""
-    made = folder / "family"
+@pytest.fixture(scope="module")
+def families(pythons: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """versions.c with the C library of each version."""
+    folder = tmp_path_factory.mktemp("families")
     code = "import os, utracefs; print(os.path.dirname(utracefs.__file__))"
-    package = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
-    client = Path(package.stdout.strip()) / "c"
-    source, library = Path(__file__).with_name("versions.c"), client / "lib" / "libutracefs.a"
-    words = ["gcc", "-O2", "-pthread", f"-I{client / 'include'}"]
-    subprocess.run([*words, source, library, "-o", made], check=True)
-    return made
+    for version, python in pythons.items():
+        package = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+        client = Path(package.stdout.strip()) / "c"
+        source, library = Path(__file__).with_name("versions.c"), client / "lib" / "libutracefs.a"
+        words = ["gcc", "-O2", "-pthread", f"-I{client / 'include'}"]
+        subprocess.run([*words, source, library, "-o", folder / version], check=True)
+    return {version: folder / version for version in pythons}
 
 
 def came(text: str, begin: int, end: int) -> Counter[str]:
@@ -246,9 +252,7 @@ def came(text: str, begin: int, end: int) -> Counter[str]:
 @pytest.mark.parametrize("client", OLD_NEW)
 def test_a_program_outlives_daemons_of_both(
     processes: Processes,
-    pythons: dict[str, str],
-    run: Run,
-    tmp_path: Path,
+    families: dict[str, Path],
     client: str,
     language: str,
     way: str,
@@ -257,19 +261,20 @@ def test_a_program_outlives_daemons_of_both(
     """It emits records, arrays and spans beside each daemon, and so do its children, at once. Beside an older
     daemon they may lose records until it has answered, and count them."""
     if language == "c":
-        program = processes.start_program([compile_family(pythons[client], tmp_path)], way)
+        program = processes.start_program([families[client]], way)
     else:
         program = processes.start(client, "-c", FAMILY, way=way)
     assert program.stdin is not None and program.stdout is not None
+    tree = Path(processes.directory) / "tracefs"
     for number, version in enumerate(order):
         daemon = processes.daemon(version, *["--discard-state"] * (version == "old" and number > 0))
-        run(version, "write", "standing_events", "user_events:*")
-        run(version, "write", "trace", "")
+        call(tree, "write_file", "standing_events", b"user_events:*", True)
+        call(tree, "write_file", "trace", b"", True)
         n, count = 1000 * number, 100
         print(n, count, file=program.stdin, flush=True)
         is_over, lost, lost_by_child = program.stdout.readline().split()
         assert (is_over, lost) == ("True", "0")
-        text = run(version, "cat", "trace")
+        text = call(tree, "read_file", "trace").decode()
         assert came(text, n, n + count) == {"mixed": count, "listed": count, "work_begin": count}
         of_child = came(text, n + count, n + count + CHILDS).total()
         ends = len(re.findall(": work_end: ", text)) - count

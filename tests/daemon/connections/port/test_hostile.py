@@ -294,11 +294,12 @@ class TestWhatIsKept:
 
 class TestDescriptorsThatAreNotClosed:
     @pytest.fixture(autouse=True)
-    def waiting(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    def waiting(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
         counts: dict[int, int] = {}
         monkeypatch.setattr(closing, "waiting_of", lambda uid: counts.get(uid, 0))
         monkeypatch.setattr(closing, "waiting", lambda: sum(counts.values()))
-        return counts
+        yield counts
+        counts.clear()  # each test of the daemon ends when no close is waiting
 
     @pytest.mark.parametrize("rules", [DATA, TRACEFS], ids=["data", "tracefs"])
     def test_no_more_are_received_from_their_user(
