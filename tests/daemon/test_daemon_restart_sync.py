@@ -19,7 +19,6 @@ from tests.daemon.restarting import ROOT, Clock, daemon_in, die, finish, read, r
 from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import encode_request
 from utracefs_protocol.events.declaration import REG_PERSIST
-from utracefsd.connections.data_connection import DataConnection
 from utracefsd.daemon import GATHER_NS, HAND_OVER_NS, Daemon
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.machine.procfs import read_task
@@ -32,17 +31,14 @@ class Program:
         self.daemon = daemon
         ours, self.sock = socket.socketpair()
         self.sock.setblocking(False)
-        accepted = daemon.data.add(ours)
-        assert accepted is not None
-        assert isinstance(accepted.connection, DataConnection)
+        assert daemon.data.add(ours) is not None
         self.send("DIAG_IOCSREG", {"name_args": "a u32 n"})
         fds = MadeRing.make(1 << 16)
         socket.send_fds(self.sock, [encode_request(1, "adopt_ring", [{}])], fds)
         for fd in fds:
             os.close(fd)
         assert [error for _, _, error, _ in self.heard()] == [None, None]
-        ring = accepted.connection._ring
-        assert ring is not None
+        (ring,) = daemon.rings.intake.rings
         self.producer = Producer(ring)
         self.producer.emit(0, struct.pack("<I", 7), 1)
 

@@ -4,7 +4,6 @@ import errno
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -79,16 +78,11 @@ class TestFloods:
         around.clients.append(client)
         return client
 
-    def test_the_least_served_user_comes_first(
-        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        opened = around._open
-
-        def slow(peer: Peer) -> Any:
+    def test_the_least_served_user_comes_first(self, around: Around, users: dict[str, int]) -> None:
+        def slow() -> None:
             around.now_ns += 1_000_000
-            return opened(peer)
 
-        monkeypatch.setattr(around.port, "_new_connection", slow)
+        around.opening = slow
         around.connect()
         around.turn()
         for _ in range(200):
@@ -102,12 +96,11 @@ class TestFloods:
         assert len(around.port) == 202
 
     def test_they_are_taken_off_the_queue_before_they_are_made(
-        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+        self, around: Around, users: dict[str, int]
     ) -> None:
-        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
         for _ in range(300):
             around.connect()
-        around.turn()
+        around.port.acceptor.take(lambda: around.now_ns)
         assert len(around.port.acceptor) == 300
         assert around.port.has_more
 
@@ -115,38 +108,34 @@ class TestFloods:
         self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(acceptor, "MAX_ARRIVED", 10)
-        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
         clients = [around.connect() for _ in range(11)]
         other = self.of_user(around, users, 2)
-        around.turn()
+        around.port.acceptor.take(lambda: around.now_ns)
         number, text = error_in(read_all(clients[10]))
         assert number == errno.EMFILE
         assert "10 connections of user 1 wait" in text
         assert len(around.port.acceptor) == 11
-        monkeypatch.undo()
         around.turn()
         other.sendall(b"x")
         around.turn()
         assert sum(bool(made.data) for made in around.made) == 1
 
     def test_children_wait_before_sockets_of_their_user_are_refused(
-        self, tmp_path: Path, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, users: dict[str, int]
     ) -> None:
         told: list[tuple[int, bool]] = []
         around = Around(tmp_path / "behind")
         around.port.acceptor.on_behind = lambda share, is_behind: told.append((share, is_behind))
         try:
-            with monkeypatch.context() as patched:
-                patched.setattr(around.port, "_admit", lambda most, until_ns: None)
-                for _ in range(MAX_ARRIVED // BEHIND_PART - 1):
-                    around.connect()
-                self.of_user(around, users, 2)
-                around.turn()
-                assert told == []
+            for _ in range(MAX_ARRIVED // BEHIND_PART - 1):
                 around.connect()
-                around.connect()
-                around.turn()
-                assert told == [(1, True)]
+            self.of_user(around, users, 2)
+            around.port.acceptor.take(lambda: around.now_ns)
+            assert told == []
+            around.connect()
+            around.connect()
+            around.port.acceptor.take(lambda: around.now_ns)
+            assert told == [(1, True)]
             while len(around.port.acceptor) > MAX_ARRIVED // BEHIND_PART // 2:
                 assert told == [(1, True)]
                 around.turn()
@@ -159,42 +148,38 @@ class TestFloods:
     ) -> None:
         """Then sockets of the user with most waiting ones are refused."""
         monkeypatch.setattr(acceptor, "MAX_ARRIVED_IN_ALL", 10)
-        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
         for _ in range(9):
             around.connect()
         of_two = self.of_user(around, users, 2)
         refused = around.connect()
         of_three = self.of_user(around, users, 3)
-        around.turn()
+        around.port.acceptor.take(lambda: around.now_ns)
         assert error_in(read_all(refused))[0] == errno.EMFILE
         assert len(around.port.acceptor) == 11
-        monkeypatch.undo()
         for client in (of_two, of_three):
             client.sendall(b"x")
         around.turn()
         around.turn()
         assert sum(bool(made.data) for made in around.made) == 2
 
-    def test_the_end_comes_before_they_are_made(
-        self, around: Around, users: dict[str, int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(around.port, "_admit", lambda most, until_ns: None)
+    def test_the_end_comes_before_they_are_made(self, around: Around, users: dict[str, int]) -> None:
         client = around.connect()
-        around.turn()
+        around.port.acceptor.take(lambda: around.now_ns)
         around.port.close()
         assert client.recv(1) == b""
 
     def test_reserved_connections_come_first(self, around: Around, users: dict[str, int]) -> None:
         """A flood of existing connections: of new ones only a few are set up."""
         flood = [around.connect() for _ in range(MOST_TO_SERVE)]
+        around.look_ns = 100
         while not around.idle():
             around.turn()
+        around.look_ns = 0
         for client in flood:
             client.sendall(b"x")
         for _ in range(100):
             around.connect()
         self.of_user(around, users, 2)
-        around.port._scheduler.charge(1, 0, 1000)
         around.port.ready()
         assert len(around.port) == MOST_TO_SERVE + FEW
         assert 2 in [made.peer.uid for made in around.made]
@@ -209,27 +194,6 @@ class TestFloods:
 class TestNoDescriptorLeft:
     """accept(2) fails with the errors that trio's serve_listeners survives, and so does this."""
 
-    class FailingListener:
-        """A listener whose accept fails `times` times."""
-
-        def __init__(self, listener: socket.socket, number: int, times: int) -> None:
-            self.listener = listener
-            self.number = number
-            self.times = times
-
-        def fileno(self) -> int:
-            return self.listener.fileno()
-
-        def accept(self) -> tuple[socket.socket, Any]:
-            if self.times:
-                self.times -= 1
-                raise OSError(self.number, os.strerror(self.number))
-            return self.listener.accept()
-
-    def failing(self, around: Around, number: int, times: int) -> None:
-        listener: Any = self.FailingListener(around.listener, number, times)
-        around.port.acceptor._listener = listener
-
     @pytest.mark.parametrize("has_threads", [True, False])
     def test_one_user_s_connections_that_do_not_close_keep_no_other_out(
         self, around: Around, has_threads: bool, monkeypatch: pytest.MonkeyPatch
@@ -243,8 +207,11 @@ class TestNoDescriptorLeft:
             assert bool(around.made) == has_threads
             assert (around.port.next_deadline_ns() is None) == has_threads
 
-    def test_other_errors_are_not_hidden(self, around: Around) -> None:
+    def test_other_errors_are_not_hidden(self, around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(_: socket.socket) -> None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
         around.connect()
-        self.failing(around, errno.EBADF, 1)
+        monkeypatch.setattr(socket.socket, "accept", fail)
         with pytest.raises(OSError, match="Bad file descriptor"):
             around.turn()

@@ -199,7 +199,7 @@ class TestTheWayOfARecord:
         for fd in fds:
             os.close(fd)
         inside = daemon.serving.daemon
-        (ring,) = inside.rings._owned
+        (ring,) = inside.rings.intake.rings
         with contextlib.closing(RingProducer(ring)) as memory:
             for n in range(2):
                 while not memory.u64(NEED_WAKEUP) & 1:

@@ -84,7 +84,6 @@ def test_what_a_registration_says_of_payloads(client: Client) -> None:
 
 def test_a_token_is_an_enabler_and_nothing_else(notified: Notified, table: EventTable) -> None:
     assert notified.token("test u32 a", 5) == {"status_index": 1, "id": 20, "enabled": 0}
-    assert notified.connection._write_index_of == {}
     event = table.get(b"user_events", b"test")
     assert event is not None
     assert event.references == 1
