@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.client.c.building import ROOT, SOURCE
 
 LAYERS = """
-    descriptor wire states connecting stream_reader stream_events
+    descriptor
+    wire states connecting stream_reader stream_events
     target stream
     ring
     process
