@@ -68,6 +68,8 @@ static inline int ut_out_of_the_way(int fd)
 	if (fd >= UT_FIRST_FD)
 		return fd;
 	moved = fcntl(fd, F_DUPFD_CLOEXEC, UT_FIRST_FD);
+	if (moved < 0 && errno == EBADF)
+		return -EBADF; /* the program has closed it */
 	if (moved < 0 && fd > 2)
 		return fd;
 	if (moved < 0)

@@ -27,6 +27,7 @@ static uint32_t last_used, nr_in_use;
 #define MAX_STILL_READ 4
 static uint32_t still_read[MAX_STILL_READ];
 static unsigned nr_still_read;
+#define MAX_TRIES 3 /* to make a ring while the program closes all descriptors */
 static uint32_t range = 128; /* numbers below are in use or free for reuse: twice as many as there are
 			      * rings */
 
@@ -175,7 +176,8 @@ struct data_ring *ut_ring_counters(uint32_t number)
 	return outlet->in_use && outlet->counters.lost ? &outlet->counters : NULL;
 }
 
-/* Memory and doorbell for the daemon. 0, or -errno with nothing left. */
+/* Memory and doorbell for the daemon. 0, or -errno with nothing left; -EBADF: the program has closed one of
+ * them meanwhile. */
 static int make_file(struct ut_outlet *outlet, uint32_t size)
 {
 	const off_t bytes = (off_t)dr_file_bytes(size);
@@ -197,6 +199,7 @@ static int make_file(struct ut_outlet *outlet, uint32_t size)
 	if (!error)
 		error = dr_map(&outlet->ring, outlet->memory.fd, size);
 	if (error) {
+		error = ut_is_ours(&outlet->memory) ? error : -EBADF;
 		ut_close(&outlet->doorbell);
 		ut_close(&outlet->memory);
 	}
@@ -228,11 +231,13 @@ int ut_ring_make(uint32_t size, uint32_t own_size)
 {
 	uint32_t number = free_number();
 	struct ut_outlet *outlet = &ut_outlets[number];
-	int error = 0;
+	int error = -EBADF;
 
 	if (!number)
 		return -EMFILE;
-	if (!size || make_file(outlet, size)) {
+	for (int tries = 0; size && error == -EBADF && tries < MAX_TRIES; tries++)
+		error = make_file(outlet, size);
+	if (error) {
 		error = map_own(&outlet->ring, own_size);
 		outlet->by_socket = 1;
 	}

@@ -375,7 +375,7 @@ static int fork_threads(int nr, int nr_threads)
 	return failed;
 }
 
-static int closes_at_receive, closes_at_send;
+static int closes_at_receive, closes_at_send, closes_at_connect, closes_at_truncate;
 
 /* Before the library connects. */
 __attribute__((constructor(101))) static void prepare(int argc, char **argv)
@@ -400,19 +400,53 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 	return syscall(SYS_recvmsg, fd, message, flags);
 }
 
-/* late: 1, while the library is about to receive; 2, and also when it sends the first time. */
+int connect(int fd, const struct sockaddr *to, socklen_t size)
+{
+	if (__atomic_exchange_n(&closes_at_connect, 0, __ATOMIC_RELAXED))
+		closefrom(3);
+	return (int)syscall(SYS_connect, fd, to, size);
+}
+
+int ftruncate(int fd, off_t size)
+{
+	if (__atomic_exchange_n(&closes_at_truncate, 0, __ATOMIC_RELAXED))
+		closefrom(3);
+	return (int)syscall(SYS_ftruncate, fd, size);
+}
+
+static int has_data_ring(void)
+{
+	char path[32], file[64];
+	ssize_t length;
+	int found = 0;
+
+	for (int fd = 0; fd < 100; fd++) {
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		length = readlink(path, file, sizeof(file) - 1);
+		file[length < 0 ? 0 : length] = 0;
+		found |= strncmp(file, "/memfd:utracefs-data-ring", 25) == 0;
+	}
+	return found;
+}
+
+/* late: 1, while the library is about to receive; 2, and also when it sends the first time; 3, once more when
+ * it connects again; 4, once more when it makes the next ring. */
 static int close_all(int late)
 {
 	answered(&c_count);
+	__atomic_store_n(&closes_at_connect, late == 3, __ATOMIC_RELAXED);
+	__atomic_store_n(&closes_at_truncate, late == 4, __ATOMIC_RELAXED);
 	for (uint64_t i = 0; i < count_each; i++) {
 		UTRACEFS_EMIT(c_count, 5, i);
-		if (i == 0 && late)
+		if (i == 0 && (late == 1 || late == 2))
 			__atomic_store_n(&closes_at_receive, 1, __ATOMIC_RELAXED);
 		else if (i == 0)
 			closefrom(3);
 		usleep(1000);
 	}
 	utracefs_flush(20000);
+	if (!getenv("UTRACEFS_DATA_RING") && !has_data_ring())
+		puts("no data ring");
 	print_lost();
 	return 0;
 }

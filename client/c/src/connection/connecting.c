@@ -3,8 +3,9 @@
  *
  * Directories are chosen once, from the environment or by a binding, best first (utracefs_protocol/places.py
  * has the rule): a user's own daemon comes before the system's. One in /tmp could be anybody's, so its owner
- * is checked before each attempt. Nothing waits: a full queue is -EAGAIN, and the caller decides when to try
- * again. If not all descriptors of a message arrived, the others are closed.
+ * is checked before each attempt. Nothing waits: a full queue is -EAGAIN, and so is a socket that the
+ * program has just closed, or put a file over; the caller decides when to try again. If not all descriptors
+ * of a message arrived, the others are closed.
  */
 #include "connecting.h"
 
@@ -77,7 +78,8 @@ int ut_connect(const char directories[2][UT_DIRECTORY], const char *name)
 		struct sockaddr_un address = {.sun_family = AF_UNIX};
 		const char *directory = directories[i];
 		size_t length = strlen(directory);
-		int error, fd;
+		struct ut_descriptor made;
+		int error;
 
 		if (!length || length + 1 + strlen(name) >= sizeof(address.sun_path))
 			continue;
@@ -86,13 +88,15 @@ int ut_connect(const char directories[2][UT_DIRECTORY], const char *name)
 		strcpy(address.sun_path + length + 1, name);
 		error = check_owner(directory);
 		if (!error) {
-			fd = ut_out_of_the_way(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-			if (fd < 0)
-				return fd;
-			if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-				return fd;
+			error = ut_take(&made, socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+			if (error)
+				return error == -EBADF ? -EAGAIN : error;
+			if (connect(made.fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+				return made.fd;
 			error = -errno;
-			close(fd);
+			ut_close(&made);
+			if (error == -EBADF || error == -ENOTSOCK)
+				return -EAGAIN;
 		}
 		if (worst == -ENOENT)
 			worst = error;
