@@ -22,6 +22,7 @@ from tests.simulation.model import BUFFERS, HISTS, SETTINGS, Model, Record, Text
 from tests.simulation.programs import Answers, Consumer, Program, descriptors, payload
 from utracefs_protocol.errors import TraceError
 from utracefsd.daemon import GATHER_NS, GRACE_NS, HAND_OVER_NS, LOOK_AGAIN_NS, Daemon, DaemonOptions
+from utracefsd.events.notifier import ACKNOWLEDGE_NS
 from utracefsd.machine._machine import monotonic_ns
 
 NAMES = ["e0", "e1", "e2", "e3", "e4", "e5"]
@@ -185,6 +186,8 @@ class Base(Doubts):
                     self.each(partial(self._gone, program.pid))
         was_gathering = daemon.gathering
         self._rest(stalled=stalled)
+        while self._bits_are_written():
+            self._rest(stalled=stalled)
         if was_gathering > daemon.gathering and any(p.ended for p in self.models[-1].programs.values()):
             self.machine.pass_time(LOOK_AGAIN_NS)  # when it looks for programs that have ended
             self._rest(stalled=stalled)
@@ -229,6 +232,22 @@ class Base(Doubts):
         if self.disk.dead:  # compiled code may have passed the exception over
             raise Killed("an earlier call")
 
+    def _bits_are_written(self) -> bool:
+        """Whether programs have answered notifications about their tokens."""
+        notified = [p for p in self.programs if p.connected and p.tokens.is_notified]
+        for program in notified:
+            program.answers.receive()
+        found = [p for p in notified if p.tokens.unanswered and not p.tokens.is_slow]
+        for program in found:
+            self._acknowledge(program)
+        return bool(found)
+
+    def _acknowledge(self, program: Program) -> None:
+        tokens = program.tokens
+        tokens.unanswered = tokens.overdue = False
+        program.answers.send(tokens.written(tokens.seq))
+        self.reached["inputs"] += 1
+
     def _connect(self, pid: int, uid: int = 0, *, to_tree: bool = False) -> Answers:
         ours, theirs = socket.socketpair()
         self.machine.owner_of[ours.fileno()] = pid, uid
@@ -262,8 +281,12 @@ class Base(Doubts):
         found: list[Any] = []
 
         self._then = lambda: found.append(answers.read())
+        waits = [(p, p.tokens.seq) for p in self.programs if p.tokens.is_slow and not p.tokens.overdue]
         self._pump()
-        answer, self._asked = found[0], None
+        answer = self._wait_for_bits(answers) if found[0] is None else found[0]
+        if answer is found[0] and any(p.uid == 0 and p.tokens.seq > seq for p, seq in waits):
+            raise Wrong(f"{method} {params!r:.100} does not wait for enablers")
+        self._asked = None
         if answer is None and not answers.ended:
             raise Wrong(f"{method} {params!r:.100} is not answered")
         self._note(f"  {method}: {answer!r}")
@@ -271,6 +294,24 @@ class Base(Doubts):
         if after is not None and answer is not None and answer[0] is None:
             self._keep(lambda m: change(answer, m) is not False, f"{method} {params!r:.100} is accepted")
         return answer if answer is not None else (["ended"], None)
+
+    def _wait_for_bits(self, answers: Answers) -> Any:
+        """The answer of an operation, when programs have answered, or after a second."""
+        late = [p for p in self.programs if p.tokens.unanswered and not (p.tokens.overdue and p.uid == 0)]
+        if not late:
+            return None
+        self.reached["an operation waits for bits"] += 1
+        in_time = self.numbers % 2 or self.machine.now < self._grace_ends <= self.machine.now + ACKNOWLEDGE_NS
+        if in_time:
+            for program in late:
+                self._acknowledge(program)
+        else:
+            self.reached["bits are overdue"] += 1
+            self.machine.pass_time(ACKNOWLEDGE_NS)
+            for program in late:
+                program.tokens.overdue = True
+        self._pump()
+        return answers.read()
 
     def _pump_to(self, after: Callable[[Model], object]) -> None:
         """Take in what has this effect."""

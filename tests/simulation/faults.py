@@ -32,6 +32,7 @@ from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_ids import EventIds
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.idle_events import IdleEvents
+from utracefsd.events.notifier import Notifier, Notifiers
 from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.rings import KnownRing, Rings, name_of
 from utracefsd.machine._machine import monotonic_ns
@@ -463,6 +464,37 @@ def enable_words_are_not_set(real: Any, *args: Any) -> None: ...
 def enable_words_of_ended_programs_stay(real: Any, table: EnablerTable, peer: Any) -> None:
     table._by_process.pop(peer.process, ())
     real(table, peer)
+
+
+@fault(Notifiers, "take")
+def an_operation_does_not_wait_for_enablers(real: Any, *args: Any) -> None: ...
+
+
+@fault(Notifier, "is_late")
+def an_operation_waits_again_for_an_overdue_program(real: Any, notifier: Notifier) -> None:
+    real(notifier)
+    notifier.overdue = False
+
+
+@fault(Notifier, "note")
+def a_change_is_forgotten_while_another_is_unanswered(
+    real: Any, notifier: Notifier, token: int, value: bool
+) -> None:
+    if not notifier._unanswered:
+        real(notifier, token, value)
+
+
+@fault(Notifier, "forget")
+def a_program_is_notified_of_a_removed_token(real: Any, notifier: Notifier, token: int, now_ns: int) -> None:
+    del notifier.enablers[token]
+
+
+@fault(EnablerTable, "close_notifier")
+def tokens_of_ended_connections_keep_their_events(
+    real: Any, table: EnablerTable, notifier: Notifier, now_ns: int
+) -> None:
+    notifier.enablers.clear()
+    real(table, notifier, now_ns)
 
 
 @fault(Port, "end_failed")

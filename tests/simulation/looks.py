@@ -33,6 +33,10 @@ class Looks(Administrator):
                         raise Wrong(
                             f"status byte of {name} is {program.status_of(index)}, not {status(name)}"
                         )
+                tokens = program.tokens
+                if program.connected and not tokens.unanswered:
+                    bits = {token: int(status(tokens.wanted[token].split()[0]) > 0) for token in tokens.bits}
+                    expect("bits of tokens", tokens.bits, bits)
                 words = program.words
                 if words.registered:
                     asked = {place: words.wanted[place] for place in sorted(words.registered)}

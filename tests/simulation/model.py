@@ -144,6 +144,8 @@ class Program(Part):
         self.uid = uid
         self.events: list[str] = []
         """By write_index; "": it has no event."""
+        self.tokens: dict[int, str] = {}
+        """Events of its enablers that are notified."""
         self.connected = True
         self.ring: list[Record] | None = None
         """Committed and not taken in; None: it has no ring."""
@@ -173,6 +175,11 @@ class Program(Part):
     def known(self) -> list[str]:
         """Events of the records in its ring."""
         return self.events if self.orphan is None else self.orphan
+
+    def release(self) -> list[str]:
+        """Its connection has ended: its events, in the order in which they are released."""
+        notified, self.tokens = reversed(dict.fromkeys(self.tokens.values())), {}
+        return [*(name for name in notified if name not in self.events), *self.known]
 
     def take(self) -> list[Record]:
         """Records that a daemon takes in, out of its ring. An unfinished one is waited for while its program
@@ -390,7 +397,7 @@ class Model(Part):
     def _without_program(self) -> set[str]:
         left = set(self.fields)
         for p in self.programs.values():
-            left.difference_update(p.events if p.connected else (), p.orphan or ())
+            left.difference_update(p.events if p.connected else (), p.tokens.values(), p.orphan or ())
         if left != set(self.idle):
             self.idle = [name for name in self.idle if name in left]
             together = dict.fromkeys((*self.released, *self.fields))
@@ -438,14 +445,19 @@ class Model(Part):
 
     # Programs
 
-    def register(self, pid: int, name: str, fields: str, index: int | None = None) -> bool:
+    def register(
+        self, pid: int, name: str, fields: str, index: int | None = None, token: int | None = None
+    ) -> bool:
         """Whether it is accepted."""
-        uid, events = self.programs[pid].uid, self.programs[pid].events
+        program = self.programs[pid]
+        uid, events = program.uid, program.events
         is_accepted = self.fields.get(name, fields) == fields and self.make_room(uid, name, fields)
         if self.only_makes_room:
             return is_accepted
         if index is not None:
             self.have(pid, index, name if is_accepted else "")
+        elif is_accepted and token is not None:
+            program.tokens[token] = name
         elif is_accepted and name not in events:
             events.append(name)
         if is_accepted:
@@ -583,7 +595,7 @@ class Model(Part):
     def gone(self, pid: int, *, waits: bool = False) -> None:
         """It has ended; a daemon that reads its ring takes in the rest, as soon as all rings are back."""
         program = self.programs[pid]
-        self.released = list(program.known)
+        self.released = program.release()
         program.early, program.ended = False, True
         if not waits:
             self.take_in()
@@ -593,7 +605,7 @@ class Model(Part):
 
     def disconnected(self, pid: int) -> None:
         self.take_in()
-        self.released = list(self.programs[pid].events)
+        self.released = self.programs[pid].release()
         self.programs[pid].connected = False
         self.forget_unused()
 
@@ -655,7 +667,7 @@ class Model(Part):
         for pid, program in self.programs.items():
             waits = pid in living or program.is_stranger
             program.connected, program.early = False, program.early and waits and pid in stored
-            program.waiting = []
+            program.waiting, program.tokens = [], {}
             program.has_waited, program.waits_no_more = bool(program.stopped), False
             program.adopted = pid in stored
             program.orphan = list(program.known) if pid in stored else None

@@ -14,7 +14,7 @@ from tests.simulation.kills import Kills
 from tests.simulation.machine import AT_ONCE, CPUS, MOST
 from tests.simulation.model import Model, Record, Wrong, expect
 from tests.simulation.model import Program as ModelProgram
-from tests.simulation.programs import NO_EVENT, TEXT, EnableWords, Program, fields_of, sent_record
+from tests.simulation.programs import NO_EVENT, TEXT, EnableWords, Program, Tokens, fields_of, sent_record
 from tests.simulation.rings import DATA_RINGS, DataRing
 from utracefsd.daemon import GATHER_NS, GRACE_NS
 from utracefsd.machine.shares import Resource
@@ -382,8 +382,7 @@ class Producers(Kills):
         words = program.words
         command = next(c for c in program.commands if c.split()[0] == words.wanted[place][0])
         is_full = program.uid != 0 and (
-            len(words.registered) + self._of_user(program, lambda p: len(p.words.registered))
-            >= MOST[Resource.ENABLERS]
+            self._has_too_many_enablers(program)
             or (self._of_user(program, lambda p: len(p.words.registered) > 0) > 0 and not words.registered)
         )
         asked = {"name_args": command} | words.asked(place, "enable")
@@ -398,6 +397,63 @@ class Producers(Kills):
         else:
             words.give_up(place)
             self.reached["too many enable words"] += 1
+
+    def _has_too_many_enablers(self, program: Program) -> bool:
+        def held(of: Program) -> int:
+            return len(of.words.registered) + len(of.tokens.bits)
+
+        return program.uid != 0 and held(program) + self._of_user(program, held) >= MOST[Resource.ENABLERS]
+
+    def _token(self, which: int, event: int, number: int, other: int) -> None:
+        """Register one, also as the only reference on its event, or unregister it."""
+        program = self._pick(which)
+        if program is None:
+            return
+        tokens, token = program.tokens, number % Tokens.NUMBER
+        tokens.is_slow = False
+        if token in tokens.bits:
+            self._unregister_token(program, token)
+        else:
+            event %= len(NAMES)
+            tokens.wanted[token] = f"{NAMES[event]} {fields_of(event, other=other % 8 == 0)}"
+            self._register_token(program, token)
+
+    def _unregister_token(self, program: Program, token: int) -> None:
+        pid, tokens, answers = program.pid, program.tokens, program.answers
+        tokens.asked[answers.msgid + 1] = token
+        error, _ = self._ask(
+            answers,
+            "DIAG_IOCSUNREG",
+            {"disable_token": token},
+            after=lambda m: m.programs[pid].tokens.pop(token),
+        )
+        expect("error of unregistering", error, None)
+        tokens.wanted.pop(token)
+
+    def _register_token(self, program: Program, token: int) -> None:
+        pid, tokens, answers = program.pid, program.tokens, program.answers
+        if not tokens.is_notified:
+            expect("notify_enablers", self._ask(answers, "notify_enablers", {}), (None, None))
+            tokens.is_notified = True
+        command = tokens.wanted[token]
+        name, fields = command.split(" ", 1)
+        is_full = self._has_too_many_enablers(program)
+        tokens.asked[answers.msgid + 1] = token
+        asked = {"name_args": command, "enable_token": token}
+        error, _ = self._ask(
+            answers, "DIAG_IOCSREG", asked, after=lambda m: m.register(pid, name, fields, token=token)
+        )
+        if is_full:
+            expect("error of too many tokens", error and error[0], errno.ENOMEM)
+        self._note_answer(program, command, error)
+        if error is None:
+            self.reached["a token is registered"] += 1
+            return
+        tokens.wanted.pop(token)
+        self.reached["too many tokens"] += is_full
+        self._keep(
+            lambda m: is_full or refuses(pid, name, fields, error[0], m), f"{command} is refused: {error}"
+        )
 
     def _delete(self, which: int, event: int, *_: int) -> None:
         program = self._pick(which)
@@ -432,6 +488,8 @@ class Producers(Kills):
                 return
         for place in sorted(program.words.wanted):
             self._register_word(program, place)
+        for token in sorted(program.tokens.wanted):
+            self._register_token(program, token)
         if program.ring is not None:
             self._note_return(program)
             if self._introduce(program, {}, early=False):
@@ -469,4 +527,6 @@ class Producers(Kills):
                     self._register_word(program, place)
                 else:
                     program.words.give_up(place)
+            for token in sorted(program.tokens.wanted):
+                self._register_token(program, token)
             self._pump()

@@ -8,11 +8,12 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
 
+from tests.simulation.model import expect
 from tests.simulation.rings import DataRing, PerfRing, Shared, StreamRing, next_descriptor
 
 TEXT = "; __rel_loc char[] s"
@@ -47,6 +48,10 @@ class Answers:
         """Bytes."""
         self.ended = False
         self.notices: list[Any] = []
+        self.on_message: Callable[[Any], object] = lambda message: None
+        """Called with each message, in order."""
+        self._answered: dict[int, tuple[Any, Any]] = {}
+        """By request: answers that nobody has read."""
 
     def descriptors(self) -> set[int]:
         return {self.sock.fileno(), *self.fds}
@@ -71,7 +76,11 @@ class Answers:
 
     def read_all(self) -> dict[int, tuple[Any, Any]]:
         """The answers that have come, by request."""
-        answers = {}
+        self.receive()
+        answers, self._answered = self._answered, {}
+        return answers
+
+    def receive(self) -> None:
         while not self.ended:
             try:
                 data, fds, _, _ = socket.recv_fds(self.sock, 1 << 20, 4)
@@ -85,11 +94,11 @@ class Answers:
             self.ended = not data
             self.unpacker.feed(data)
             for message in self.unpacker:
+                self.on_message(message)
                 if message[0] == 1:
-                    answers[message[1]] = message[2], message[3]
+                    self._answered[message[1]] = message[2], message[3]
                 elif message[0] == 2:
                     self.notices.append(message[1:])
-        return answers
 
     def errno(self) -> int | None:
         """Why the daemon ended it."""
@@ -126,6 +135,7 @@ class Program:
         self.damaged = False
         """Its ring contradicts itself."""
         self.words = EnableWords()
+        self.tokens = Tokens()
         self.ring_size = 0
         self.indexed = self.room = 0
         """Registrations of its connection, and how many are counted for its user."""
@@ -138,6 +148,7 @@ class Program:
     @answers.setter
     def answers(self, answers: Answers) -> None:
         self._answers = answers
+        answers.on_message = self.tokens.hear
 
     @property
     def has_socket(self) -> bool:
@@ -197,6 +208,7 @@ class Program:
     def disconnect(self) -> None:
         self.indexed = self.room = 0
         self.words.registered.clear()
+        self.tokens.disconnect()
         if self._answers is not None:
             self._answers.close()
             self._answers = None
@@ -254,6 +266,47 @@ class EnableWords:
             self.shared.close()
             os.close(self.fd)
             self.shared, self.fd = None, -1
+
+
+class Tokens:
+    """Enablers whose bits the program sets itself, when the daemon notifies it."""
+
+    NUMBER = 3
+
+    def __init__(self) -> None:
+        self.wanted: dict[int, str] = {}
+        """By token: the command of its event. The program registers them with each daemon."""
+        self.is_slow = False
+        """It reads notifications, and answers none."""
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        self.bits: dict[int, int] = {}
+        """By token: the latest value of each registered one."""
+        self.asked: dict[int, int] = {}
+        """Tokens of requests, by msgid."""
+        self.is_notified = self.unanswered = self.overdue = False
+        """overdue: an operation has waited for its answer in vain."""
+        self.seq = 0
+
+    def hear(self, message: Any) -> None:
+        """The latest of a registration's answer and notifications is valid, and none comes about a token that
+        is not registered."""
+        if message[0] == 2 and message[1] == b"enablers_changed":
+            seq, changes = message[2]
+            expect("seq while nothing is unanswered", (seq, False), (self.seq + 1, self.unanswered))
+            expect("tokens of a notification", {token for token, _ in changes} - self.bits.keys(), set())
+            self.seq, self.unanswered = seq, True
+            self.bits.update(changes)
+        elif message[0] == 1 and message[1] in self.asked:
+            token, result = self.asked.pop(message[1]), message[3]
+            if result is not None:
+                self.bits[token] = result[b"enabled"]
+            elif message[2] is None:
+                del self.bits[token]
+
+    def written(self, seq: int) -> bytes:
+        return bytes(msgpack.packb([2, "enablers_written", [seq]]))
 
 
 class Consumer:

@@ -108,6 +108,26 @@ class Trouble(Producers):
                 program, event, 8 * number, 6 + how % 2, pump=how % 16 > 7, stops=1 + (how % 8 == 7)
             )
 
+    def _lag(self, which: int, event: int, number: int, how: int) -> None:
+        """A program does not answer notifications while events are switched on and off."""
+        if not any(p.tokens.bits for p in self.programs):
+            for token in range(2):
+                self._token(which, event, token, how)
+        found = [p for p in self.programs if p.connected and p.tokens.bits]
+        if not found:
+            return
+        program = found[which % len(found)]
+        tokens = program.tokens
+        tokens.is_slow = True
+        for i in range(2 + number % 3):
+            token = sorted(tokens.bits)[(event >> i) % len(tokens.bits)]
+            name = tokens.wanted[token].split()[0]
+            self._turn("", name, "enable", on=name not in self.models[-1].instances[""].enable)
+        if how % 2 and token in tokens.bits:
+            self._unregister_token(program, token)
+        tokens.is_slow = how % 8 > 5
+        self._pump()
+
     def _leave(self, which: int, how: int, event: int, number: int) -> None:
         """Its connection breaks, and the program lives on. A thread may be in the middle of a record, for
         which the daemon waits a second, until another one begins, or until the program connects again."""
@@ -148,7 +168,8 @@ class Trouble(Producers):
         """Bytes that are no message end the connection, and no other."""
         program = self._pick(which)
         if program is not None and program.ring is None:
-            program.answers.send(b"\xc1")
+            tokens = program.tokens
+            program.answers.send(tokens.written(tokens.seq + 1) if tokens.is_notified else b"\xc1")
             self._may_do(partial(Model.disconnected, pid=program.pid))
             self._pump()
             program.answers.read()

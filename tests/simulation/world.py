@@ -92,7 +92,8 @@ class World(Readers):
         if name is None:
             return
         for program in list(self.programs):
-            if any(command.split()[0] == name for command in program.commands):
+            commands = *program.commands, *program.tokens.wanted.values()
+            if any(command.split()[0] == name for command in commands):
                 self._end_program(program)
         for inst in INSTANCES:
             for kind in (*TRIGGERS, "enable"):

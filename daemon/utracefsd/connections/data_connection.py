@@ -521,7 +521,6 @@ class DataConnection:
             # From here on an error leaves the event referenced by this connection, as in
             # user_events_ioctl_reg().
             self.table.enablers.add(place, enable_fd, event, self.peer)
-        self.table.refused.pop(reg.name_args, None)
         tracepoint = event.tracepoint
         return messages.Registered(
             event.status_index,
@@ -560,9 +559,11 @@ class DataConnection:
 
     def _find_or_create(self, reg: messages.EventRegistration) -> tuple[CommandString, Event]:
         asked, peer = CommandString.parse(reg.name_args), self.peer
-        return asked, self.table.register(
+        event = self.table.register(
             asked, reg.flags, reg.event_id, privileged=peer.privileged, owner_uid=peer.share
         )
+        self.table.refused.pop(reg.name_args, None)
+        return asked, event
 
     def _delete(self, deletion: messages.EventDeletion) -> None:
         if self.peer.privileged:  # others may delete nothing, so their requests must not delay anybody

@@ -154,6 +154,17 @@ def test_a_user_has_so_many(table: EventTable) -> None:
     notified.connection.close(0)
 
 
+def test_a_refusal_is_forgotten_when_a_token_is_registered(table: EventTable) -> None:
+    table.shares.most[Resource.ENABLERS] = 0
+    notified = Notified(table, PLAIN)
+    assert notified.reg_fails({"name_args": "test", "enable_token": 0}) == "ENOMEM"
+    assert b"test" in table.refused
+    table.shares.most[Resource.ENABLERS] = 1
+    notified.token("test", 0)
+    assert not table.refused
+    notified.connection.close(0)
+
+
 # On behalf
 
 
