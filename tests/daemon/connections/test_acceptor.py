@@ -14,31 +14,10 @@ from utracefsd.connections.acceptor import BEHIND_PART, MAX_ARRIVED
 from utracefsd.connections.port import FEW, MOST_TO_SERVE
 from utracefsd.machine import closing
 from utracefsd.machine.peer import Peer
-from utracefsd.machine.shares import LIMITS, Resource, Shares
+from utracefsd.machine.shares import LIMITS, Resource
 
 
 class TestTooMany:
-    def test_of_one_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        around = Around(tmp_path / "data", shares=Shares({Resource.CONNECTIONS: 3}), owner_uid=12345)
-        monkeypatch.setattr(
-            port_module, "peer_of", lambda sock, owner_uid: Peer(pid=1, uid=7, gid=7, privileged=False)
-        )
-        try:
-            clients = [around.connect() for _ in range(5)]
-            around.turn()
-            assert len(around.port) == 3
-            for client in clients[3:]:
-                number, text = error_in(read_all(client))
-                assert number == errno.EMFILE
-                assert "user 7" in text
-            clients[0].close()
-            around.turn()
-            around.connect()
-            around.turn()
-            assert len(around.port) == 3
-        finally:
-            around.close()
-
     def test_in_all(self, tmp_path: Path) -> None:
         around = Around(tmp_path / "data", max_connections=10)
         try:

@@ -101,6 +101,12 @@ def test_a_token_is_an_enabler_and_nothing_else(notified: Notified, table: Event
     assert table.shares.total(Resource.ENABLERS) == 0
 
 
+def test_a_token_of_an_event_that_is_on(notified: Notified, table: EventTable) -> None:
+    notified.reg("test u32 a")
+    attach(table, b"test")
+    assert notified.token("test u32 a", 5)["enabled"] == 1
+
+
 def test_once_on_a_connection(notified: Notified) -> None:
     assert notified.fails("notify_enablers", {}) == "EEXIST"
     assert notified.fails("notify_enablers") == "EINVAL"

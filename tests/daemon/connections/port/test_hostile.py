@@ -243,23 +243,6 @@ class TestWhatIsKept:
         assert limited.shares.held(Resource.DESCRIPTORS, 7) == room
         limited.shares.drop(Resource.DESCRIPTORS, 7, room)
 
-    def test_half_messages(self, limited: Around) -> None:
-        clients = [limited.connect() for _ in range(4)]
-        limited.turn()
-        for client, made in zip(clients, limited.made, strict=True):
-            made.stream.bytes_pending = 40_000
-            client.sendall(b"x")
-            limited.turn()
-        assert [bool(made.closed_ns) for made in limited.made] == [False, False, True, True]
-        number, text = error_in(read_all(clients[2]))
-        assert number == errno.ENOBUFS
-        assert "user 7" in text
-        assert limited.shares.held(Resource.MESSAGE_BYTES, 7) == 80_000
-        limited.made[0].stream.bytes_pending = 0
-        clients[0].sendall(b"x")
-        limited.turn()
-        assert limited.shares.held(Resource.MESSAGE_BYTES, 7) == 40_000
-
     def test_what_is_read_is_small_when_much_is_kept(self, limited: Around) -> None:
         keeping, other = limited.connect(), limited.connect()
         limited.turn()
