@@ -1,37 +1,38 @@
 """`utracefsd --background` and `--stop`."""
 
-import functools
 import subprocess
 from pathlib import Path
+from typing import IO
 
 from tests.daemon.test_main import COMMAND, DEADLINE_S, call
+from tests.forked import Popen
+
+
+def run(folder: Path, option: str, errors: int | IO[bytes] = subprocess.PIPE) -> tuple[int, str]:
+    """A command for the daemon in folder/d: its exit status and errors."""
+    process = Popen([*COMMAND, "--dir", "d", option], cwd=folder, stderr=errors, text=True)
+    _, error = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, error
 
 
 def test_in_the_background_it_is_there_when_the_command_returns(tmp_path: Path) -> None:
     directory = tmp_path / "d"
-    words = [*COMMAND, "--dir", "d"]
-    run = functools.partial(
-        subprocess.run, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
     try:
         # (with a pipe as stderr: the daemon must not keep it open, or this would not return)
-        begun = run([*words, "--background"])
-        assert begun.returncode == 0, begun.stderr
+        status, error = run(tmp_path, "--background")
+        assert status == 0, error
         assert call(directory / "tracefs", "read_file", "current_tracer")
-        second = run([*words, "--background"])
-        assert second.returncode == 1 and second.stderr.count("\n") == 1, second.stderr
+        status, error = run(tmp_path, "--background")
+        assert status == 1 and error.count("\n") == 1, error
     finally:
-        stopped = run([*words, "--stop"])
-    assert (stopped.returncode, stopped.stderr) == (0, "")
+        stopped = run(tmp_path, "--stop")
+    assert stopped == (0, "")
     assert not (directory / "tracefs").exists()
-    again = run([*words, "--stop"])
-    assert (again.returncode, again.stderr) == (1, f"utracefsd: {directory}: no daemon is there\n")
+    assert run(tmp_path, "--stop") == (1, f"utracefsd: {directory}: no daemon is there\n")
 
 
 def test_in_the_background_it_logs_into_a_file(tmp_path: Path) -> None:
     with open(tmp_path / "log", "wb") as log:
-        subprocess.run(
-            [*COMMAND, "--dir", tmp_path / "d", "--background"], stderr=log, check=True, timeout=60
-        )
-    subprocess.run([*COMMAND, "--dir", tmp_path / "d", "--stop"], check=True, timeout=60)
+        assert run(tmp_path, "--background", log)[0] == 0
+    assert run(tmp_path, "--stop") == (0, "")
     assert "ending: SIGTERM" in (tmp_path / "log").read_text()

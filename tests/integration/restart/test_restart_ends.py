@@ -210,11 +210,9 @@ def in_namespace(script: str, daemon: DaemonProcess) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("make", [Path.touch, Path.mkdir, lambda path: path.symlink_to("/nonexistent")])
-@pytest.mark.parametrize("name", ["state.new", "journal.new", "set-aside", "buffer.0.9", "unknown"])
-def test_foreign_things_in_the_folder(
-    daemon: DaemonProcess, name: str, make: Callable[[Path], object]
-) -> None:
-    make(locate(daemon.directory).status_folder / name)
+def test_foreign_things_in_the_folder(daemon: DaemonProcess, make: Callable[[Path], object]) -> None:
+    for name in ("state.new", "journal.new", "set-aside", "buffer.0.9", "unknown"):
+        make(locate(daemon.directory).status_folder / name)
     assert_it_is_there(daemon)
 
 
