@@ -126,6 +126,7 @@ class Administrator(Base):
             folders = [path + "/" for path, kind in entries if kind == b"d" and path != "instances"]
         opened = self._ask_all([("open", path, os.O_RDONLY | os.O_NONBLOCK) for path in files])
         handles = [handle for error, handle in opened if error is None]
+        self._opened_counts += "event_counts" in files
         self._ask_all([("read", handle, 4096) for handle in handles])
         self._ask_all([("close", handle) for handle in handles])
         self.reached["files read as by grep"] += len(handles)

@@ -47,6 +47,8 @@ class _Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         id_: str = record.id  # type: ignore[attr-defined]
         self._world.reached["log " + id_] += 1
+        if id_ in ("state-full", "state-written-again"):
+            self._world.log_is_behind = id_ == "state-full"
         if id_ in NEVER:
             self._world.never.append(record.getMessage())
         for model in self._world.models:
@@ -96,6 +98,10 @@ class Base(Doubts):
         """Programs may still come back to their events."""
         self._refused_hists = 0
         """By this daemon; the file of one goes with the next line of the log."""
+        self.log_is_behind = False
+        """The daemon had no room for it, and keeps the files that it names."""
+        self._opened_counts = 0
+        """Files `event_counts`, by this daemon."""
         self._looks = 0
         self._has_strangers = False
         """A daemon may have a ring of a process that ended before it connected, and cannot know that."""
@@ -136,6 +142,7 @@ class Base(Doubts):
             self.disk.revive()
             self.store.limit = self._limit
             self.machine.cpu = (self.machine.cpu + 1) % CPUS
+            self.log_is_behind = False
             try:
                 self.daemon = Daemon(
                     DaemonOptions(plugins=[], buffer_size_kb=8),
@@ -152,7 +159,7 @@ class Base(Doubts):
                 self.daemon.data.acceptor.listen(self.listeners[0])  # type: ignore[arg-type]
                 self.daemon.tracefs.acceptor.listen(self.listeners[1])  # type: ignore[arg-type]
                 self._grace_ends, self._in_grace = self.machine.now + GRACE_NS, True
-                self._refused_hists = 0
+                self._refused_hists = self._opened_counts = 0
                 expect("complaints about files", self.never, [])
                 return
             except Killed:
@@ -440,8 +447,9 @@ class Base(Doubts):
         self.numbers += 1
         where = {"cpu": self.machine.cpu, "valid": True, "in_ring": False} | kind
         name, now = command.split()[0], self.machine.now
-        record = Record(self.numbers, name, k, time=now, pid=program.pid, index=index, **where)
-        return record, payload(command, record.n, k, valid=record.valid, text=text)
+        data = payload(command, self.numbers, k, valid=where["valid"], text=text)
+        where |= {"pid": program.pid, "index": index, "size": len(data)}
+        return Record(self.numbers, name, k, time=now, **where), data
 
     def _place(self, which: int | str) -> tuple[str, str]:
         """An instance, and the beginning of its paths."""

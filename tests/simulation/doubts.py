@@ -21,7 +21,7 @@ def adopts(pid: int, early: bool, refused: Any, answer: Any, m: Model) -> bool:
     if answer is None or answer[0] is None:
         program.adopted, program.early = True, early
         program.orphan = None
-        m.count_lost(program)
+        m.count_lost(pid)
     else:
         program.adopted = program.orphan is not None
     return True

@@ -11,14 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
+
 import utracefsd.daemon
 from tests.simulation.mixture import steps_of
 from tests.simulation.rings import DataRing
 from tests.simulation.simulate import STEPS, Outcome, named, play
 from utracefsd.connections import link
+from utracefsd.connections.accepted_connection import AcceptedConnection
 from utracefsd.connections.acceptor import Acceptor
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.connections.port import LAST_REQUESTS_NS, Port
+from utracefsd.consumers.counts.counts import EventCounts
 from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStore
 from utracefsd.consumers.ftrace.event.event_file import EventFile, Part
 from utracefsd.consumers.ftrace.hist.tables import Tables
@@ -37,6 +41,7 @@ from utracefsd.intake._index_table import IndexTable
 from utracefsd.intake.rings import KnownRing, Rings, name_of
 from utracefsd.machine._machine import monotonic_ns
 from utracefsd.machine.comms import CommTable
+from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
 from utracefsd.state import log_file
 from utracefsd.state.folder import BufferFolders, StateFolder
@@ -456,6 +461,10 @@ def a_perf_event_begins_anew_when_it_is_read(real: Any, event: PerfEvent) -> Any
     return values
 
 
+@fault(EventCounts, "close")
+def a_file_of_event_counts_that_ends_stays_attached(real: Any, *args: Any) -> None: ...
+
+
 @fault(EnablerTable, "write_state")
 def enable_words_are_not_set(real: Any, *args: Any) -> None: ...
 
@@ -495,6 +504,25 @@ def tokens_of_ended_connections_keep_their_events(
 ) -> None:
     notifier.enablers.clear()
     real(table, notifier, now_ns)
+
+
+@fault(AcceptedConnection, "belongs_to")
+def a_connection_is_counted_for_its_proxy(real: Any, *args: Any) -> None: ...
+
+
+@fault(AcceptedConnection, "belongs_to")
+def what_a_proxy_s_connection_holds_is_counted_for_the_proxy(
+    real: Any, accepted: AcceptedConnection, peer: Peer
+) -> None:
+    accepted.link.peer = peer
+
+
+@fault(Daemon, "open_for")
+def records_of_a_proxy_s_connection_have_the_proxy_s_pid(
+    real: Any, daemon: Daemon, connection: DataConnection, process: Any
+) -> Peer:
+    peer: Peer = real(daemon, connection, process)
+    return attrs.evolve(peer, pid=connection.peer.pid)
 
 
 @fault(Port, "end_failed")

@@ -99,7 +99,7 @@ class Looks(Administrator):
                 raise Wrong(f"user {uid} has {held[uid]} of {self.store.limit} places in the store")
         if self.store.limit and not self.store.kept and any(p.connected and p.ring for p in self.programs):
             raise Wrong("no ring is stored")
-        if len(right) == 1:
+        if len(right) == 1 and not self.log_is_behind:
             self._look_at_files(right[0])
         self._note(f"  looked: {len(right)} possible worlds, events {list(right[-1].fields)}")
 

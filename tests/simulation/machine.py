@@ -213,6 +213,10 @@ class Machine:
         self.now = max(self.now, _machine.monotonic_ns()) + ns
         self.set_time()
 
+    def cpu_of(self, pid: int) -> int:
+        """On which it sleeps."""
+        return pid % CPUS
+
     def read(self, path: str, most: int = 4096) -> bytes:
         _, proc, pid, name = path.split("/", 3)
         if proc != "proc" or not pid.isdigit() or ALWAYS_THERE < int(pid) < FIRST_PID:
@@ -228,7 +232,7 @@ class Machine:
         if name == "status":
             return f"Name:\tp{uid}\nTgid:\t{pid}\nPPid:\t0\nNSpid:\t{pid}\n".encode()
         values = ["S", *["0"] * 50]
-        values[19] = str(start)
+        values[19], values[36] = str(start), str(self.cpu_of(int(pid)))
         return f"{pid} (p{uid}) {' '.join(values)}\n".encode()
 
     def exists(self, path: str) -> bool:

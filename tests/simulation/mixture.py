@@ -14,8 +14,8 @@ _BY_WEIGHT = {
     8: "early back disk strike word",
     6: "program look attach stop filter consume",
     5: "token off end switch set glut",
-    4: "lag ring time hist flood",
-    3: "pipe torn corrupt traceoff size detach",
+    4: "proxy lag ring time hist flood",
+    3: "tally pipe torn corrupt traceoff size detach",
     2: "kill mkdir snapshot tgid stall storm vanish restart manager renew scarce half leave",
     1: "snapper rmdir clear nonsense delete grep hurry fall starve crowd",
 }

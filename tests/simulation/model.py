@@ -24,7 +24,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 FTRACE, PERF, OTHER = 1, 2, 128
@@ -58,12 +58,12 @@ MOST_FIELDS = 3
 """The fields of each user's events, beyond FREE_FIELDS of each: two wide events have more."""
 FREE_FIELDS = 8
 
-_BEGIN = rb"^.{16}-\d+(?: +\([\d -]+\))? +\[(\d+)\]"
+_BEGIN = rb"^.{16}-(\d+)(?: +\([\d -]+\))? +\[(\d+)\]"
 ANY_LINE = re.compile(_BEGIN, re.MULTILINE)
 LINE = re.compile(
     _BEGIN + rb" .{5} +(\d+)\.(\d+): (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)", re.MULTILINE
 )
-"""A line of `trace`: cpu, seconds, microseconds, event, n, k."""
+"""A line of `trace`: pid, cpu, seconds, microseconds, event, n, k."""
 
 Texts = dict[str, bytes]
 """Contents of files by path."""
@@ -88,9 +88,10 @@ class Record:
         valid: bool,
         in_ring: bool,
         index: int,
+        size: int,
     ) -> None:
         self.n, self.name, self.k, self.cpu, self.time, self.pid = n, name, k, cpu, time, pid
-        self.valid, self.in_ring, self.index = valid, in_ring, index
+        self.valid, self.in_ring, self.index, self.size = valid, in_ring, index, size
 
     def __repr__(self) -> str:
         return f"{self.name}#{self.n} k={self.k} cpu{self.cpu} of {self.pid}"
@@ -197,11 +198,11 @@ class Program(Part):
 
 
 class Reader(Part):
-    """A stream, a perf event, a plug-in, or a stream of the pages of an instance."""
+    """A stream, a perf event, a plug-in, a file `event_counts`, or a stream of the pages of an instance."""
 
     def __init__(self, kind: str, name: str, instance: str | None = None) -> None:
         self.kind, self.name, self.instance = kind, name, instance
-        self.bit = OTHER if kind in ("stream", "plugin") else PERF
+        self.bit = PERF if kind in ("perf", "count", "freq") else OTHER
         self.consumer = kind if kind != "plugin" else PLUG_IN
         """In `stats`; others get their name when they are attached."""
         self.due: list[int] = []
@@ -209,6 +210,8 @@ class Reader(Part):
         self.due_lost = 0
         """The same of losses before they reached the daemon: a stream gets their number."""
         self.count = 0
+        self.by_process: Counter[tuple[int, str]] = Counter()
+        """By pid: records, bytes and losses in data rings."""
 
     def accepts_pages(self, numbers: list[int], *, is_all: bool) -> bool:
         """Each record once; those of a cpu are in order because those of its pages are. is_all: none is left
@@ -404,14 +407,16 @@ class Model(Part):
             self.idle += [name for name in together if name in left and name not in self.idle]
         return left
 
-    def _in_use(self, but_for: str = "") -> set[str]:
-        """By consumers, but for readers of that kind."""
-        return self._in_ftrace().union(r.name for r in self.readers.values() if r.kind != but_for)
+    def _in_use(self, but_for: Sequence[str] = ()) -> set[str]:
+        """By consumers, but for readers of these kinds."""
+        return self._in_ftrace().union(r.name for r in self.readers.values() if r.kind not in but_for)
 
     def _remove(self, name: str) -> None:
         del self.fields[name]
         self.idle = [one for one in self.idle if one != name]
         self.awaited.discard(name)
+        for reader in self._readers_of(name):
+            reader.by_process.clear()
         for by_name in (self.ids, self.emitted, self.lost_in_rings):
             by_name.pop(name, None)
         for counts in (self.counts, self.either):
@@ -427,8 +432,9 @@ class Model(Part):
         return uid != 0 and (len(found) >= MOST_EVENTS or bool(has_too_many))
 
     def _may_go(self, uid: int) -> list[str]:
-        """Events of that user that make room for others; a stream gets them again when they come back."""
-        idle = self._without_program() - self._in_use(but_for="stream")
+        """Events of that user that make room for others; a stream, or a file `event_counts`, gets them again
+        when they come back."""
+        idle = self._without_program() - self._in_use(but_for=("stream", "counts"))
         return [name for name in self.idle if name in idle and self.owners[name] == uid]
 
     def make_room(self, uid: int, name: str, fields: str) -> bool:
@@ -525,13 +531,14 @@ class Model(Part):
         for r in sorted(found, key=lambda r: r.time):
             if self.programs[r.pid].known[r.index : r.index + 1] == [r.name]:
                 self._take(r)
-        for program in self.programs.values():
+        for pid, program in self.programs.items():
             if program.adopted:
-                self.count_lost(program)
+                self.count_lost(pid)
 
-    def count_lost(self, program: Program, *, is_early: bool = True) -> None:
+    def count_lost(self, pid: int, *, is_early: bool = True) -> None:
         """The daemon reads how many records its ring had no room for: behind the records that it has, or when
         it gets the ring. Those of an early ring wait until all of their events are registered."""
+        program = self.programs[pid]
         known = program.known
         if (
             is_early
@@ -554,6 +561,7 @@ class Model(Part):
             for reader in self._readers_of(name):
                 self.counts[name, reader.consumer, LOST] += n
                 reader.due_lost += n * (reader.kind == "stream")
+                reader.by_process[pid, LOST] += n
         program.lost.clear()
 
     def _readers_of(self, name: str) -> list[Reader]:
@@ -581,10 +589,15 @@ class Model(Part):
             self.counts[r.name, reader.consumer, RECORDED] += 1
             reader.due.append(r.n)
             reader.count += 1
+            reader.by_process[r.pid, RECORDED] += 1
+            reader.by_process[r.pid, "bytes"] += r.size
 
     def _refuses(self, name: str) -> bool:
-        """A consumer looks at an invalid record: EFAULT. One that is off filters it unseen."""
-        return any(name == reader.name for reader in self.readers.values()) or any(
+        """A consumer looks at an invalid record: EFAULT. One that is off filters it unseen;
+        `event_counts` counts it unseen."""
+        return any(
+            name == reader.name and reader.kind != "counts" for reader in self.readers.values()
+        ) or any(
             (name in i.enable and (i.on or name in i.filters))
             or name in i.hist
             or name in i.traceoff
@@ -673,7 +686,7 @@ class Model(Part):
             program.orphan = list(program.known) if pid in stored else None
             program.ended = not waits
             if pid in stored:
-                self.count_lost(program, is_early=False)
+                self.count_lost(pid, is_early=False)
 
     def grace_over(self) -> None:
         self.awaited.clear()
@@ -834,10 +847,10 @@ class Model(Part):
         """Each cpu shows the latest records of each program, each once and in order."""
         lines, found = _lines_of(text)
         shown: dict[tuple[int, int], list[int]] = {}
-        for cpu, us, name, n, k in found:
+        for pid, cpu, us, name, n, k in found:
             r = self.known.get(n)
-            if r is None or (r.cpu, r.name, r.k) != (cpu, name, k):
-                raise Wrong(f"{at} shows {name}#{n} k={k} on cpu {cpu}, emitted was {r}")
+            if r is None or (r.pid, r.cpu, r.name, r.k) != (pid, cpu, name, k):
+                raise Wrong(f"{at} shows {name}#{n} k={k} of {pid} on cpu {cpu}, emitted was {r}")
             if r.in_ring and not self._may_be_late() and us != r.time // 1000:
                 raise Wrong(f"{at} shows {r} at {us} us, emitted at {r.time}")
             shown.setdefault((r.pid, r.cpu), []).append(n)
@@ -854,7 +867,7 @@ class Model(Part):
             if exact:
                 for cpu in (0, 1):
                     of_cpu = [r.n for r in kept if r.cpu == cpu]
-                    visible = [n for c, _, _, n, _ in found if c == cpu]
+                    visible = [n for _, c, _, _, n, _ in found if c == cpu]
                     missing = set(of_cpu[len(of_cpu) - entries[cpu] :]) - set(visible) - self.unsure
                     if missing and not self._late(kept):
                         raise Wrong(f"{at}: cpu {cpu} lacks {sorted(missing)}")
@@ -896,11 +909,11 @@ def _numbers_of(stats: str) -> tuple[int, int, dict[str, list[int]]]:
 
 
 @functools.lru_cache(16)
-def _lines_of(text: bytes) -> tuple[int, list[tuple[int, int, str, int, int]]]:
-    """Lines of a trace, once for all models: how many have records; (cpu, us, event, n, k) of each."""
+def _lines_of(text: bytes) -> tuple[int, list[tuple[int, int, int, str, int, int]]]:
+    """Lines of a trace, once for all models: how many have records; (pid, cpu, us, event, n, k) of each."""
     found = [
-        (int(cpu), int(s) * 10**6 + int(us), name.decode(), int(n), int(k))
-        for cpu, s, us, name, n, k in LINE.findall(text)
+        (int(pid), int(cpu), int(s) * 10**6 + int(us), name.decode(), int(n), int(k))
+        for pid, cpu, s, us, name, n, k in LINE.findall(text)
     ]
     return len(ANY_LINE.findall(text)), found
 

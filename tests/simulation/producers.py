@@ -38,10 +38,16 @@ class Producers(Kills):
 
     def _open(self, program: Program) -> bool:
         is_full = self._connect_program(program)
-        error, _ = self._ask(program.answers, "mmap_status")
-        if is_full:
+        wanted = errno.EMFILE if is_full else None
+        error = None
+        if program.by_proxy:
+            error, _ = self._ask(program.answers, "open_for", self._identity(program))
+            expect("error of open_for", error and error[0], wanted)
+        if error is None:
+            error, _ = self._ask(program.answers, "mmap_status")
+        if is_full and not program.by_proxy:
             expect("connection", error, ["ended"])
-        expect("why it is refused", program.answers.errno(), errno.EMFILE if is_full else None)
+            expect("why it is refused", program.answers.errno(), wanted)
         if error is not None:
             self._abandon(program)
             return False
@@ -52,8 +58,35 @@ class Producers(Kills):
         """Whether its user has too many connections."""
         is_full = self._of_user(program, lambda p: p.connected) >= MOST[Resource.CONNECTIONS]
         self.reached["too many connections"] += is_full
-        program.answers = self._connect(program.pid, program.uid)
+        peer = (self._root, 0) if program.by_proxy else (program.pid, program.uid)
+        program.answers = self._connect(*peer)
         return is_full
+
+    def _identity(self, program: Program) -> dict[str, int]:
+        uid, start_time = self.machine.processes[program.pid]
+        return {"pid": program.pid, "start_time": start_time, "uid": uid, "gid": uid}
+
+    def _proxy(self, user: int, what: int, *_: int) -> None:
+        """A process of root opens a connection for a program, or asks for what it must not."""
+        program = self._pick(what)
+        if what % 3 > 0 and len(self.programs) < MOST_PROGRAMS:
+            program = self._new_program(USERS[user % len(USERS)])
+            program.by_proxy = True
+            self.reached["open for"] += self._open(program)
+        elif program is None or user % 2:
+            gone = {"pid": self._root, "start_time": 1, "uid": USERS[1], "gid": USERS[1]}
+            answers = self._connect(self._root)
+            self.crowd.append(answers)
+            error, _ = self._ask(answers, "open_for", gone)
+            expect("error of open_for for no process", error and error[0], errno.ESRCH)
+            answers.close()
+            self.crowd.remove(answers)
+        elif program.by_proxy or program.uid or program.room:
+            error, _ = self._ask(program.answers, "open_for", self._identity(program))
+            is_in_use = program.by_proxy or program.uid == 0
+            expect(
+                "error of a second open_for", error and error[0], errno.EBUSY if is_in_use else errno.EPERM
+            )
 
     def _abandon(self, program: Program) -> None:
         """It could not do what it must: it ends."""
@@ -251,12 +284,15 @@ class Producers(Kills):
 
     def _ring(self, which: int, *_: int) -> None:
         program = self._pick(which)
-        if program is not None:
+        if program is not None and program.by_proxy:
+            error, _ = self._ask(program.answers, "adopt_ring", {})
+            expect("error of another's ring", error and error[0], errno.EPERM)
+        elif program is not None:
             self._give_ring(program)
 
     def _give_ring(self, program: Program) -> bool:
         """Whether it has one."""
-        if program.ring is not None or not program.has_socket:
+        if program.ring is not None or not program.has_socket or program.by_proxy:
             return program.ring is not None
         size = DATA_RINGS[program.pid % 2]
         is_full = self._has_no_room_for(program, size)
@@ -326,7 +362,9 @@ class Producers(Kills):
         stops: int = 0,
     ) -> None:
         in_ring = program.ring is not None and how % 8 > 1
+        is_asked = program.by_proxy and how % 2 > 0 and not self._live.gathering
         cpu = how % CPUS if in_ring else self.machine.cpu
+        cpu = self.machine.cpu_of(program.pid) if is_asked else cpu
         packet, sent = b"", list[Record]()
         for i in range(1 + number % 8):
             self.reached["inputs"] += 1
@@ -334,7 +372,9 @@ class Producers(Kills):
             valid = TEXT not in command or (number + i) % 16 > 0
             kind = {"cpu": cpu, "valid": valid, "in_ring": in_ring}
             record, data = self._record(program, index, (number >> 3) % 5, command=command, text=text, **kind)
-            if not in_ring or program.ring is None:
+            if is_asked:
+                self._write_record(program, index, record, data)
+            elif not in_ring or program.ring is None:
                 packet += sent_record(index, data)
                 sent.append(record)
             elif program.ring.write(index, data, record.time, program.pid, cpu, stops=stops):
@@ -347,7 +387,7 @@ class Producers(Kills):
                 for m in self.models:
                     m.programs[program.pid].lost[index] += 1
                 self.reached["data ring full"] += 1
-        if in_ring:
+        if in_ring or is_asked:
             return
         if not self._live.gathering:
             program.answers.send(packet)
@@ -358,6 +398,19 @@ class Producers(Kills):
             program.answers.send(packet)
             self.each(lambda m: m.emit(program.pid, sent, ring=False, waits=True))
             self._pump()
+
+    def _write_record(self, program: Program, index: int, record: Record, data: bytes) -> None:
+        """A proxy names the thread that writes."""
+        content = index.to_bytes(4, "little") + data
+        error, result = self._ask(
+            program.answers,
+            "write",
+            content,
+            program.pid,
+            after=lambda m: m.emit(program.pid, [record], ring=False),
+        )
+        if record.valid:
+            expect("a write", (error, result), (None, len(content)))
 
     def _word(self, which: int, event: int, place: int, bit: int) -> None:
         """Register one, or unregister the one in that place."""

@@ -118,6 +118,8 @@ class Program:
     def __init__(self, pid: int, uid: int) -> None:
         self.pid, self.uid = pid, uid
         self._answers: Answers | None = None
+        self.by_proxy = False
+        """Another process of root opens its connections."""
         self.commands: list[str] = []
         self.indexes: list[int] = []
         """The status bytes, by write_index."""
@@ -311,7 +313,7 @@ class Tokens:
 
 class Consumer:
     """An administrator's program with one consumer: a stream of records or of pages, a perf event that
-    samples or counts, or the plug-in, which is the daemon's own."""
+    samples or counts, a file `event_counts`, or the plug-in, which is the daemon's own."""
 
     def __init__(self, kind: str, key: int, answers: Answers) -> None:
         self.kind, self.key, self.answers = kind, key, answers

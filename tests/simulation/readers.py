@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from tests.simulation.base import NAMES, USERS
 from tests.simulation.doubts import and_forget
-from tests.simulation.model import Reader, expect
+from tests.simulation.model import MOST_EVENTS, Reader, expect
 from tests.simulation.programs import NO_EVENT, Consumer
 from tests.simulation.rings import STREAM_RING
 from tests.simulation.trouble import Trouble
 
 PLUG_EVENTS = "consumers/plug/set_event"
 MOST_CONSUMERS = 3
-KINDS = ("stream", "perf", "count", "freq", "plugin", "pages")
+KINDS = ("stream", "perf", "count", "freq", "plugin", "pages", "counts")
 """Kinds of consumers."""
 
 
@@ -52,6 +54,10 @@ class Readers(Trouble):
             )
         elif made.kind == "plugin":
             asked = "write_file", PLUG_EVENTS, full_name.encode(), False
+        elif made.kind == "counts":
+            _, made.handle = self._ask(answers, "open", "event_counts", os.O_RDWR)
+            self._opened_counts += 1
+            asked = "write", made.handle, full_name.encode()
         elif made.kind != "stream":  # of perf
             of = {"perf": {"sample_period": 1, "data_pages": 1}, "count": {}}
             sampled = of.get(made.kind, {"sample_freq": 1 + event, "data_pages": 1})
@@ -64,7 +70,10 @@ class Readers(Trouble):
             self._drop(made)
             return
         self.reached[f"attach {made.kind}"] += 1
-        if made.kind != "plugin":
+        if made.kind == "counts":
+            for m in self.models:
+                m.readers[made.key].consumer = f"counts:{self._opened_counts}"
+        elif made.kind != "plugin":
             made.handle = result[b"handle"]
             made.map_ring()
             for m in self.models:
@@ -128,6 +137,28 @@ class Readers(Trouble):
         self._pump_to(after)
         if instance is not None:  # its pages are free
             self._attach(0, KINDS.index("pages"), 0, instance)
+
+    def _tally(self, which: int, event: int, number: int, how: int) -> None:
+        """Records are counted by event and process; the event may make room for others, and come back."""
+        consumer = self._some_consumer(which, event, KINDS.index("counts"), kinds=("counts",))
+        if consumer is None or consumer.kind != "counts":
+            return
+        self._emit_to(consumer, event, number, how, b"ab")
+        uid = self.models[-1].owners[consumer.name]
+        if how % 2 == 0 and uid and consumer in self.consumers:
+            for program in list(self.programs):
+                if program.uid == uid:
+                    self._end_program(program)
+            self._turn("", consumer.name, "enable", on=False)
+            self._program(USERS.index(uid))
+            for i in [i for i, name in enumerate(NAMES) if name not in self.models[-1].fields][:MOST_EVENTS]:
+                self._register(-1, i, 1, 1)
+            self._emit_to(consumer, event, number, how, b"ab")
+        self._pump()
+        if consumer in self.consumers:
+            self._check_consumer(consumer)
+            if how % 3 == 0:
+                self._detach(self.consumers.index(consumer), how)
 
     def _flood(self, which: int, of: int, number: int, how: int) -> None:
         """More than the ring of a consumer holds."""

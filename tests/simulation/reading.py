@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 
 from tests.simulation.looks import Looks
-from tests.simulation.model import Model, Wrong
+from tests.simulation.model import LOST, RECORDED, Model, Wrong
 from tests.simulation.programs import Consumer
 from tests.simulation.rings import PerfRing, StreamRing
 
@@ -17,6 +18,10 @@ class Reading(Looks):
         is_full = False
         if consumer.kind == "pages":
             self._check_pages(consumer, ended=ended)
+            return
+        if consumer.kind == "counts":
+            if not ended:
+                self._check_counts(consumer)
             return
         if consumer.kind == "stream":
             assert isinstance(consumer.ring, StreamRing)
@@ -46,6 +51,22 @@ class Reading(Looks):
         for m in self.models:
             m.readers[consumer.key].due.clear()
             m.readers[consumer.key].due_lost = 0
+
+    def _check_counts(self, consumer: Consumer) -> None:
+        """The whole text, each time from the beginning."""
+        self._ask(consumer.answers, "seek", consumer.handle, 0)
+        _, text = self._ask(consumer.answers, "read", consumer.handle, 1 << 16)
+        found: Counter[tuple[int, str]] = Counter()
+        for line in text.decode().splitlines():
+            _, pid, *numbers = line.split()[:5]
+            found |= {
+                (int(pid), kind): int(n) for kind, n in zip((RECORDED, "bytes", LOST), numbers, strict=True)
+            }
+        self.reached["counts read"] += bool(found)
+        due = [m.readers[consumer.key].by_process for m in self.models]
+        self._keep(
+            lambda m: m.readers[consumer.key].by_process == found, f"counts are {found}, must be {due}"
+        )
 
     def _check_pages(self, consumer: Consumer, *, ended: bool) -> None:
         """A page that is not full comes when it is asked for, unless the daemon has ended."""
