@@ -259,7 +259,7 @@ class Client:
             if what != Answer.CONNECTS:
                 self.last = Reply(what, result, flags, session, thread_until, main_until, tuple(values))
                 return self.last
-            self.last = attrs.evolve(self.last, flags=self.last.flags & ~Flag.ALL_IS_SENT)  # of a new connection
+            self.last = attrs.evolve(self.last, flags=self.last.flags & ~Flag.ALL_IS_SENT)  # to the next one
             sock = self._world.connect(self)
             if isinstance(sock, int):
                 self._send(_COMMAND.pack(0, sock, 0, 0, b""))
