@@ -64,7 +64,7 @@ FOUND: dict[str, list[Step]] = {
         ("declare", 0, 2),
         ("emit", 0, 1, 0, 0),
     ],
-    "records of an event declared after the ring was closed are in it, where the daemon knows no such event": [
+    "records of an event that is declared after the ring was closed go into that": [
         ("program", 0),
         ("declare", 0, 0),
         ("settled", 2),
