@@ -761,7 +761,7 @@ class ClientWorld(World):
         self._tree("write_file", "trace", b"", True)
         self._bytes = 0
         numbers = []
-        for _, _, _, name, n, _ in LINE.findall(text):
+        for *_, name, n, _ in LINE.findall(text):
             self._see(int(n), name.decode())
             numbers.append(int(n))
         self._note(f"  looked: {numbers}")
