@@ -263,6 +263,8 @@ static void start_connection(struct ut_session *s, uint64_t now)
 
 		s->patience -= s->patience < pause ? s->patience : pause;
 		s->due = now + pause;
+		if (s->ring && !s->parents)
+			ut_hold(s); /* of events declared meanwhile, who reads a former ring would know nothing */
 		return;
 	}
 	error = fd < 0 ? fd : ut_take(&s->socket, fd);
@@ -564,8 +566,6 @@ static void connect_again(struct ut_session *s, uint64_t now)
 {
 	end_connection(s);
 	ut_go(s, UT_AGAIN);
-	if (s->ring && !s->parents)
-		ut_hold(s); /* of events declared from now on, who reads the former ring would know nothing */
 	start_connection(s, now);
 }
 
