@@ -402,9 +402,14 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 
 int connect(int fd, const struct sockaddr *to, socklen_t size)
 {
-	if (__atomic_exchange_n(&closes_at_connect, 0, __ATOMIC_RELAXED))
+	int when = __atomic_exchange_n(&closes_at_connect, 0, __ATOMIC_RELAXED), failed;
+
+	if (when == 1)
 		closefrom(3);
-	return (int)syscall(SYS_connect, fd, to, size);
+	failed = (int)syscall(SYS_connect, fd, to, size);
+	if (when == 2)
+		closefrom(3);
+	return failed;
 }
 
 int ftruncate(int fd, off_t size)
@@ -430,12 +435,12 @@ static int has_data_ring(void)
 }
 
 /* late: 1, while the library is about to receive; 2, and also when it sends the first time; 3, once more when
- * it connects again; 4, once more when it makes the next ring. */
+ * it makes the next ring; 4 and 5, once more before or after it connects again. */
 static int close_all(int late)
 {
 	answered(&c_count);
-	__atomic_store_n(&closes_at_connect, late == 3, __ATOMIC_RELAXED);
-	__atomic_store_n(&closes_at_truncate, late == 4, __ATOMIC_RELAXED);
+	__atomic_store_n(&closes_at_truncate, late == 3, __ATOMIC_RELAXED);
+	__atomic_store_n(&closes_at_connect, late < 4 ? 0 : late - 3, __ATOMIC_RELAXED);
 	for (uint64_t i = 0; i < count_each; i++) {
 		UTRACEFS_EMIT(c_count, 5, i);
 		if (i == 0 && (late == 1 || late == 2))

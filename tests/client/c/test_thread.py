@@ -70,12 +70,12 @@ def test_a_child_that_shares_its_parents_memory(
 
 
 @WAYS
-@pytest.mark.parametrize("late", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("late", [0, 1, 2, 3, 4, 5])
 def test_all_descriptors_are_closed(daemon: DaemonProcess, run: Run, way: str, late: int) -> None:
     """The program continues, and soon emits again over a new connection; its own files are left alone.
 
     late: they are closed after the library has seen that they are its own; 2: also before it has sent a byte;
-    3 and 4: once more, before its next connection is made, and before its next ring has memory.
+    3, 4 and 5: once more, before its next ring has memory, and before and after it connects again.
     """
     assert run("emitting", "closefrom", late, 1000, **of_way(way)) == "lost 0\n"
     assert lines(daemon, "c_count") == [f" who=0x5 (5) i={i:#x} ({i})" for i in range(1000)]

@@ -19,8 +19,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "descriptor.h"
-
 /* Every user may make a directory in /tmp: this one must be ours, without access for others. 0 or -errno. */
 static int check_owner(const char *directory)
 {
@@ -70,7 +68,7 @@ void ut_choose_directories(char directories[2][UT_DIRECTORY], const char *direct
 	set_directory(directories[1], "/run/utracefs", "");
 }
 
-int ut_connect(const char directories[2][UT_DIRECTORY], const char *name)
+int ut_connect(struct ut_descriptor *made, const char directories[2][UT_DIRECTORY], const char *name)
 {
 	int worst = -ENOENT;
 
@@ -78,7 +76,6 @@ int ut_connect(const char directories[2][UT_DIRECTORY], const char *name)
 		struct sockaddr_un address = {.sun_family = AF_UNIX};
 		const char *directory = directories[i];
 		size_t length = strlen(directory);
-		struct ut_descriptor made;
 		int error;
 
 		if (!length || length + 1 + strlen(name) >= sizeof(address.sun_path))
@@ -88,13 +85,13 @@ int ut_connect(const char directories[2][UT_DIRECTORY], const char *name)
 		strcpy(address.sun_path + length + 1, name);
 		error = check_owner(directory);
 		if (!error) {
-			error = ut_take(&made, socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+			error = ut_take(made, socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 			if (error)
 				return error == -EBADF ? -EAGAIN : error;
-			if (connect(made.fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-				return made.fd;
+			if (connect(made->fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+				return 0;
 			error = -errno;
-			ut_close(&made);
+			ut_close(made);
 			if (error == -EBADF || error == -ENOTSOCK)
 				return -EAGAIN;
 		}

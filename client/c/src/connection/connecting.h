@@ -7,6 +7,8 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include "descriptor.h"
+
 static inline uint64_t ut_clock_ns(void)
 {
 	struct timespec now;
@@ -21,9 +23,9 @@ static inline uint64_t ut_clock_ns(void)
 /* The directories of the sockets, best first; "" for none. A directory that is not NULL is used in
  * place of the environment's. */
 void ut_choose_directories(char directories[2][UT_DIRECTORY], const char *directory);
-/* A connected socket, or -errno: of several errors the first other than "there is nothing". `name` is the
- * socket's. */
-int ut_connect(const char directories[2][UT_DIRECTORY], const char *name);
+/* Makes a connected socket: 0, or -errno: of several errors the first other than "there is nothing". `name`
+ * is the socket's. */
+int ut_connect(struct ut_descriptor *made, const char directories[2][UT_DIRECTORY], const char *name);
 /* recv(2) without waiting: the bytes, 0 at the end, or -errno; -EMFILE: not all descriptors beside them were
  * received. They are in `fds`, which the caller then owns. */
 #define UT_MOST_FDS 3

@@ -253,12 +253,12 @@ static int is_taken_away(const struct ut_session *s)
 
 static void start_connection(struct ut_session *s, uint64_t now)
 {
-	int fd, error;
+	int error;
 
-	fd = may_be_refused(s) ? -EAGAIN : ut_connect(s->settings.directories, "user_events_data");
+	error = may_be_refused(s) ? -EAGAIN : ut_connect(&s->socket, s->settings.directories, "user_events_data");
 	/* A program's records have a place, a child waits for a moment. Only once: a daemon that is stopped may
 	 * have this queue in front of it, with a thousand programs, for long. */
-	if (fd == -EAGAIN && s->patience && has_not_failed(s)) {
+	if (error == -EAGAIN && s->patience && has_not_failed(s)) {
 		uint64_t pause = busy_ns(s);
 
 		s->patience -= s->patience < pause ? s->patience : pause;
@@ -267,7 +267,6 @@ static void start_connection(struct ut_session *s, uint64_t now)
 			ut_hold(s); /* of events declared meanwhile, who reads a former ring would know nothing */
 		return;
 	}
-	error = fd < 0 ? fd : ut_take(&s->socket, fd);
 	if (!error && !(s->flags & UT_TOKENS)) {
 		error = make_ring(s, s->settings.ring_bytes);
 		if (error && !s->parents) {

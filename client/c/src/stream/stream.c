@@ -180,12 +180,13 @@ static int call_answer(struct utracefs_stream *s, struct call *call, struct ut_m
 
 static int call_begin(struct utracefs_stream *s, struct call *call)
 {
-	int fd = ut_connect((const char(*)[UT_DIRECTORY])s->directories, "tracefs");
+	struct ut_descriptor made;
+	int error = ut_connect(&made, (const char(*)[UT_DIRECTORY])s->directories, "tracefs");
 
-	if (fd < 0)
-		return fail(s, fd, "no daemon in %s%s%s: %s", s->directories[0],
-			    s->directories[1][0] ? " or " : "", s->directories[1], strerror(-fd));
-	*call = (struct call){.fd = fd, .in = malloc(FIRST_ANSWER), .in_room = FIRST_ANSWER};
+	if (error)
+		return fail(s, error, "no daemon in %s%s%s: %s", s->directories[0],
+			    s->directories[1][0] ? " or " : "", s->directories[1], strerror(-error));
+	*call = (struct call){.fd = made.fd, .in = malloc(FIRST_ANSWER), .in_room = FIRST_ANSWER};
 	return call->in ? 0 : fail(s, -ENOMEM, "no memory");
 }
 
