@@ -4,6 +4,9 @@ with the least.
 An ordinary program uses almost no time, so it comes first, however many connections of other users have
 requests. A new connection starts with the time of its user, as if it had been served just now, so opening
 many of them gains nothing.
+
+Before these come the user's connections that have ended, each of which has only what its socket holds: a
+program that has lost its connection and makes another one sends the later records there.
 """
 
 from collections import Counter
@@ -50,7 +53,10 @@ class FairScheduler:
     def in_order(self, waiting: Iterable[AcceptedConnection], now_ns: int) -> list[AcceptedConnection]:
         """Sort waiting connections in the order of service."""
         used = self._used
-        return sorted(waiting, key=lambda one: (used[one.share], _left(one, now_ns), one.served_ns))
+        return sorted(
+            waiting,
+            key=lambda one: (used[one.share], one.gone_ns is None, _left(one, now_ns), one.served_ns),
+        )
 
 
 def _left(one: AcceptedConnection, now_ns: int) -> int:

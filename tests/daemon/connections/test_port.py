@@ -5,7 +5,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,28 @@ class TestScheduling:
         client.sendall(b"def")
         around.port.take_in_all()
         assert made.data == b"abcdef"
+
+    @pytest.mark.parametrize("turn", [Around.turn, lambda around: around.port.take_in_all()])
+    def test_a_program_that_connects_again_is_served_in_order(
+        self, around: Around, turn: Callable[[Around], object]
+    ) -> None:
+        """Its next connection has used less time than the one that it has closed."""
+        order: list[bytes] = []
+
+        def note(data: bytes) -> Sequence[tuple[bytes, Sequence[int]]]:
+            order.append(data)
+            return []
+
+        (before, first), (again, second) = around.connected(), around.connected()
+        first.answer = second.answer = note
+        around.look_ns = DATA.turn_ns
+        before.sendall(b"0")
+        around.turn()
+        before.sendall(b"1")
+        before.close()
+        again.sendall(b"2")
+        turn(around)
+        assert order == [b"0", b"1", b"2"]
 
     def test_closing_ends_it_after_its_last_words(self, around: Around) -> None:
         client, made = around.connected()
