@@ -266,6 +266,26 @@ FOUND: list[tuple[str, list[Step]]] = [
             ("early", 31921, 23883, 33259, 20412),
         ],
     ),
+    # An event whose program ended with the daemon, and had a ring in the store, is idle later than others.
+    (
+        "",
+        [
+            ("manager", 16279, 49492, 40025, 1553),
+            ("mkdir", 42237, 24471, 42169, 65458),
+            ("mkdir", 13170, 41370, 14414, 10965),
+            ("storm", 2470, 52998, 25944, 42735),
+            ("restart", 24443, 24122, 58765, 7167),
+            ("program", 59125, 61795, 41053, 3044),
+            ("register", 19813, 51062, 15386, 54386),
+            ("off", 28128, 29760, 10796, 12335),
+            ("fall", 34790, 43098, 28001, 18221),
+            ("storm", 2381, 2092, 34024, 53309),
+            ("fall", 51566, 14647, 34278, 53656),
+            ("scarce", 1190, 46141, 26649, 14123),
+            ("off", 28767, 49500, 48098, 26392),
+            ("early", 45319, 37511, 46970, 57665),
+        ],
+    ),
     # A daemon that ends takes in what sockets hold, beyond the time that it has for a request.
     (
         "an_orderly_end_leaves_what_sockets_hold",

@@ -91,8 +91,8 @@ class Kills(Reading):
         """The next daemon."""
         self.reached["a takeover within a takeover"] += self._was_gathering
         self._start()
-        kept = [program for name, program in self.rings.items() if name in self.store.kept]
-        stored, self._given = {program.pid for program in kept}, Counter(program.uid for program in kept)
+        kept = [self.rings[name] for name in self.store.kept]
+        stored, self._given = [program.pid for program in kept], Counter(program.uid for program in kept)
         self.reached["a stored ring is taken over"] += bool(stored)
         self.models = [other for model in self.models for other in model.with_older_tables(stored)]
         self.each(lambda m: m.restart({program.pid for program in self.programs}, stored))

@@ -339,7 +339,7 @@ class Model(Part):
         self.idle: list[str] = []
         """Events without a program, first those without one for longest."""
         self.released: list[str] = []
-        """By the latest connection that ended, in this order."""
+        """By the latest connections that ended, in this order."""
         self.awaited: set[str] = set()
         """Events that stay some seconds after a restart without a program."""
         self.readers: dict[int, Reader] = {}
@@ -508,9 +508,8 @@ class Model(Part):
         self.take_rings()
         self.take_waiting()
         ended = [pid for pid, program in self.programs.items() if program.ended]
-        for pid in ended:
-            del self.programs[pid]
         if ended:
+            self.released = [name for pid in ended for name in self.programs.pop(pid).release()]
             self.forget_unused()
 
     def take_waiting(self) -> None:
@@ -608,11 +607,12 @@ class Model(Part):
     def gone(self, pid: int, *, waits: bool = False) -> None:
         """It has ended; a daemon that reads its ring takes in the rest, as soon as all rings are back."""
         program = self.programs[pid]
-        self.released = program.release()
         program.early, program.ended = False, True
         if not waits:
             self.take_in()
-        elif program.ring is None or not program.adopted:
+            return
+        self.released = program.release()
+        if program.ring is None or not program.adopted:
             del self.programs[pid]
             self.forget_unused()
 
@@ -650,10 +650,11 @@ class Model(Part):
 
     # Daemons
 
-    def with_older_tables(self, stored: set[int]) -> list[Model]:
+    def with_older_tables(self, stored: list[int]) -> list[Model]:
         """Without room for settings a daemon may know fewer events of a stored ring: the others wait."""
         found = [self]
-        for pid in stored & self.programs.keys() if SETTINGS in self.loose | self.in_memory else ():
+        older = stored if SETTINGS in self.loose | self.in_memory else ()
+        for pid in [pid for pid in older if pid in self.programs]:
             if self.programs[pid].ring or self.programs[pid].lost:
                 for n in range(len(self.programs[pid].known)):
                     other = self.copy()
@@ -662,8 +663,8 @@ class Model(Part):
                     found.append(other)
         return found
 
-    def restart(self, living: set[int], stored: set[int]) -> None:
-        """living: programs. stored: those whose rings the next daemon has from the store."""
+    def restart(self, living: set[int], stored: list[int]) -> None:
+        """living: programs. stored: those whose rings the next daemon has from the store, in that order."""
         for counts in (self.emitted, self.lost_in_rings, self.counts, self.either):
             counts.clear()
         for key in list(self.readers):
@@ -676,7 +677,8 @@ class Model(Part):
             self.tgids.clear()
         self.awaited = set(self.fields)
         self.refused.clear()
-        self.programs = {pid: program for pid, program in self.programs.items() if pid in living | stored}
+        left = [*stored, *(pid for pid in self.programs if pid in living)]
+        self.programs = {pid: self.programs[pid] for pid in left if pid in self.programs}
         for pid, program in self.programs.items():
             waits = pid in living or program.is_stranger
             program.connected, program.early = False, program.early and waits and pid in stored
@@ -687,6 +689,7 @@ class Model(Part):
             program.ended = not waits
             if pid in stored:
                 self.count_lost(pid, is_early=False)
+        self._without_program()  # those of stored rings are idle later, when their programs have ended
 
     def grace_over(self) -> None:
         self.awaited.clear()
@@ -748,6 +751,8 @@ class Model(Part):
         names = listed_events(texts)
         self.fields = {name: self.latest[name] for name in names}
         self.awaited = set(names)
+        self.idle = [name for name in names if name not in self.released]
+        self._without_program()
         self.ids.clear()
         self.record_tgid = texts["options/record-tgid"] == b"1\n"
         self.tgids = set()
