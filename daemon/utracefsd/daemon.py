@@ -214,7 +214,7 @@ class Daemon:
         )
         self._handles = itertools.count(1)
         self._taking_in = False
-        self._hold_records = self.gathering
+        self._hold_records = self.rings.gathering
         """Records over the socket wait while rings of the previous daemon may bring older ones."""
 
     def _take_over(
@@ -360,7 +360,7 @@ class Daemon:
         self.hand_over()
         self.data.answer_waiting()
         self.tracefs.answer_waiting()
-        if self._hold_records and not self.gathering:
+        if self._hold_records and not self.rings.gathering:
             self._hold_records = False
             self.data.go_on()
             self._keep_room()  # programs that are back do not map the old status file any more
@@ -410,11 +410,6 @@ class Daemon:
         """Reserve space for the next daemon's start, if possible."""
         if not self._has_room:
             self._has_room = self._folder.keep_room(self.status_file.size)
-
-    @property
-    def gathering(self) -> bool:
-        """Data rings of the previous daemon may still come back, and no ring is read before that."""
-        return self.rings.gathering
 
     def _waits_for_rings(self) -> bool:
         return self.rings.gathering or self.rings.has_orphans

@@ -85,7 +85,7 @@ def program(folder: Path, clock: Clock) -> Iterator[Program]:
     die(before)
     daemon = daemon_in(folder, clock)
     made = Program(daemon)
-    assert daemon.gathering
+    assert daemon.rings.gathering
     yield made
     made.sock.close()
     made.producer.close()
@@ -95,7 +95,7 @@ def program(folder: Path, clock: Clock) -> Iterator[Program]:
 def pass_time(program: Program, clock: Clock) -> None:
     clock.now += GATHER_NS
     program.daemon.on_time(clock.now)
-    assert not program.daemon.gathering
+    assert not program.daemon.rings.gathering
 
 
 def test_a_reconnected_program_has_a_second_to_hand_over_its_ring(folder: Path, clock: Clock) -> None:
@@ -113,18 +113,18 @@ def test_a_reconnected_program_has_a_second_to_hand_over_its_ring(folder: Path, 
     daemon.listens()  # a slow start takes nothing from the time to come back
     clock.now += GATHER_NS - 1
     daemon.on_time(clock.now)
-    assert daemon.gathering
+    assert daemon.rings.gathering
     ours, theirs = socket.socketpair()
     assert daemon.data.add(ours) is not None
     clock.now += HAND_OVER_NS
     daemon.on_time(clock.now)
-    assert daemon.gathering
+    assert daemon.rings.gathering
     deadline_ns = daemon.next_deadline_ns()
     assert deadline_ns is not None
     assert deadline_ns <= clock.now + 50_000_000
     clock.now = deadline_ns
     daemon.on_time(clock.now)
-    assert not daemon.gathering
+    assert not daemon.rings.gathering
     theirs.close()
     finish(daemon)
 

@@ -191,17 +191,17 @@ class Base(Doubts):
                 if self.models[-1].programs[program.pid].early:
                     self._end_process(program)
                     self.each(partial(self._gone, program.pid))
-        was_gathering = daemon.gathering
+        was_gathering = daemon.rings.gathering
         self._rest(stalled=stalled)
         while self._bits_are_written():
             self._rest(stalled=stalled)
-        if was_gathering > daemon.gathering and any(p.ended for p in self.models[-1].programs.values()):
+        if was_gathering > daemon.rings.gathering and any(p.ended for p in self.models[-1].programs.values()):
             self.machine.pass_time(LOOK_AGAIN_NS)  # when it looks for programs that have ended
             self._rest(stalled=stalled)
         if self._then is not None:
             then, self._then = self._then, None
             then()
-        if not daemon.gathering:
+        if not daemon.rings.gathering:
             self.each(lambda m: m.take_in())
         if is_over:
             self._in_grace = False
@@ -216,7 +216,7 @@ class Base(Doubts):
         for _ in range(256):
             busy = False
             readable = {fd for fd, _ in self._ports.poll(0)}
-            for port in (daemon.data, daemon.tracefs) if not daemon.gathering else (daemon.data,):
+            for port in (daemon.data, daemon.tracefs) if not daemon.rings.gathering else (daemon.data,):
                 if port.fileno() not in readable and not port.has_more:
                     continue
                 for accepted in port.ready():
@@ -228,9 +228,9 @@ class Base(Doubts):
                 daemon.hand_on()
             due = daemon.next_deadline_ns()
             if due is not None and due <= monotonic_ns():
-                was_gathering = daemon.gathering
+                was_gathering = daemon.rings.gathering
                 daemon.on_time(monotonic_ns())
-                busy |= was_gathering and not daemon.gathering  # its bell has rung
+                busy |= was_gathering and not daemon.rings.gathering  # its bell has rung
             if not busy:
                 break
         else:
@@ -338,11 +338,11 @@ class Base(Doubts):
         if not awaited and not self._has_strangers:
             ways = {"ends with programs": LOOK_AGAIN_NS} | ways
         for way, ns in ways.items():
-            if self._live.gathering:
+            if self._live.rings.gathering:
                 self.reached[f"gathering {way}"] += 1
                 self.machine.pass_time(ns)
                 self._pump()
-                if self._live.gathering:
+                if self._live.rings.gathering:
                     raise Wrong(f"gathering rings never {way}")
 
     def _tree(self, method: str, *params: Any, after: Callable[[Model], object] | None = None) -> Any:
@@ -432,7 +432,7 @@ class Base(Doubts):
 
     def _gone(self, pid: int, model: Model) -> None:
         if pid in model.programs:
-            model.gone(pid, waits=self._live.gathering)
+            model.gone(pid, waits=self._live.rings.gathering)
 
     def _go_on(self, program: Program) -> None:
         if program.ring is not None:

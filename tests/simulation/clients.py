@@ -377,7 +377,7 @@ class ClientWorld(World):
     def _pump(self, *, stalled: bool = False) -> None:
         if self.daemon is not None:
             super()._pump(stalled=stalled)
-            if not self.daemon.gathering:
+            if not self.daemon.rings.gathering:
                 for client in self.gone:
                     client.is_read = True
                 for client in self.clients:
@@ -385,7 +385,7 @@ class ClientWorld(World):
 
     def _gather(self) -> None:
         until = self.machine.now + GATHER_NS + HAND_OVER_NS
-        while self._live.gathering:
+        while self._live.rings.gathering:
             if self.machine.now > until:
                 raise Wrong("gathering rings never ends")
             self._settle(50 * MS)

@@ -41,7 +41,7 @@ class Kills(Reading):
             found = []
         if self._asked is not None and not any(p.connected_by(self._asked) for p in self.programs):
             # Before a request of an administrator, rings are taken in.
-            models = [*(m for m in before if self._live.gathering or not m.has_to_take_in), *taken]
+            models = [*(m for m in before if self._live.rings.gathering or not m.has_to_take_in), *taken]
         for i, (number, change) in enumerate(self._begun, 1):
             change_it = partial(change, answers.get(number))
             if i > done:
@@ -57,7 +57,7 @@ class Kills(Reading):
 
     def _taken_in(self, models: list[Model]) -> list[Model]:
         """Those of these worlds in which rings have records, after the daemon has taken them in."""
-        if self._live.gathering:
+        if self._live.rings.gathering:
             return []
         # Events of programs that have ended may not have gone yet.
         ended = [m for m in models if any(p.ended for p in m.programs.values())]
@@ -70,7 +70,7 @@ class Kills(Reading):
         """falls: programs that end with it."""
         self._then = None
         self._note_missing()
-        self._was_gathering = self._live.gathering
+        self._was_gathering = self._live.rings.gathering
         self.disk.dead = True
         self._bury_descriptors()
         self.daemon = None
@@ -83,7 +83,7 @@ class Kills(Reading):
 
     def _note_missing(self) -> None:
         """A daemon that waits no longer has given up the rings that are not back."""
-        if not self._live.gathering:
+        if not self._live.rings.gathering:
             for program in self.programs:
                 program.is_new |= not program.connected or program.is_unknown
 
@@ -152,9 +152,9 @@ class Kills(Reading):
         self._begun = []
         unread = self._send_much(which) if how % 2 and not self.disk.planned else None
         programs = self.models[0].programs.values()
-        is_read = not self._live.gathering or any(p.ended or p.orphan is not None for p in programs)
+        is_read = not self._live.rings.gathering or any(p.ended or p.orphan is not None for p in programs)
         self._note_missing()
-        self._was_gathering = self._live.gathering
+        self._was_gathering = self._live.rings.gathering
         self._live.close()
         self.daemon = None
         if unread is not None:

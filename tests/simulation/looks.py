@@ -22,7 +22,7 @@ class Looks(Administrator):
 
     def _look_at_status(self) -> None:
         """A program's status byte is that of the attached consumers, as soon as nothing is in doubt."""
-        if len(self.models) > 1 or self._live.gathering:
+        if len(self.models) > 1 or self._live.rings.gathering:
             return
         model = self.models[0]
         status = functools.cache(model.status)

@@ -169,7 +169,7 @@ class Producers(Kills):
             program, has_ring = self._unborn(user, event, number), False
         else:
             return
-        ends = how % 3 == 0 and not self.disk.may_refuse and not (program.uid and self._live.gathering)
+        ends = how % 3 == 0 and not self.disk.may_refuse and not (program.uid and self._live.rings.gathering)
         if ends and how // 3 % 2:
             self.machine.processes.pop(program.pid)
             self._has_strangers = True
@@ -362,7 +362,7 @@ class Producers(Kills):
         stops: int = 0,
     ) -> None:
         in_ring = program.ring is not None and how % 8 > 1
-        is_asked = program.by_proxy and how % 2 > 0 and not self._live.gathering
+        is_asked = program.by_proxy and how % 2 > 0 and not self._live.rings.gathering
         cpu = how % CPUS if in_ring else self.machine.cpu
         cpu = self.machine.cpu_of(program.pid) if is_asked else cpu
         packet, sent = b"", list[Record]()
@@ -389,7 +389,7 @@ class Producers(Kills):
                 self.reached["data ring full"] += 1
         if in_ring or is_asked:
             return
-        if not self._live.gathering:
+        if not self._live.rings.gathering:
             program.answers.send(packet)
             self._pump_to(lambda m: m.emit(program.pid, sent, ring=False))
         elif program.has_socket and not any(map(self._waits, self.programs)):
@@ -558,7 +558,7 @@ class Producers(Kills):
             self.reached["a ring comes back"] += 1
 
     def _come_back_early(self, program: Program) -> None:
-        must_wait = self._live.gathering and self.machine.now < self._grace_ends - GRACE_NS + GATHER_NS - SEC
+        must_wait = self._live.rings.gathering and self.machine.now < self._grace_ends - GRACE_NS + GATHER_NS - SEC
         self._note_return(program)
         program.is_unknown = True
         commands = program.all_commands()
@@ -566,7 +566,7 @@ class Producers(Kills):
             self._introduce(program, commands)
         elif self._introduce(program, {}):
             must_wait &= not program.is_new and any(c != NO_EVENT for c in program.commands)
-            if must_wait and not self._live.gathering:
+            if must_wait and not self._live.rings.gathering:
                 raise Wrong("rings are read before the last one has its events")
             for index, command in commands.items():
                 self._introduce(program, {index: command}, ring=False)

@@ -35,13 +35,10 @@ Message = tuple[bytes, Sequence[int]]
 class Connection(Protocol):
     """The protocol behind a socket: bytes and descriptors in, messages out."""
 
-    @property
-    def closing(self) -> bool:
-        """The connection must end: its last message is sent."""
-
-    @property
-    def stream(self) -> protocol.Connection:
-        """Decodes what was received."""
+    closing: bool
+    """The connection must end: its last message is sent."""
+    stream: protocol.Connection
+    """Decodes what was received."""
 
     @property
     def is_blocked(self) -> bool:

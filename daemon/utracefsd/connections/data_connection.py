@@ -109,13 +109,10 @@ REGISTRATIONS_AT_ONCE = 32
 class Services(RingServices, Protocol):
     """The daemon, as a data connection and its data ring use it."""
 
-    @property
-    def table(self) -> EventTable:
-        """The table of its events."""
-
-    @property
-    def rings(self) -> Rings:
-        """Makes data rings."""
+    table: EventTable
+    """The table of its events."""
+    rings: Rings
+    """Adopts data rings."""
 
     def take_in_all(self) -> None:
         """Carry out everything that other connections sent before, also their ends."""

@@ -94,23 +94,15 @@ class _Waiting:
 class Services(Protocol):
     """The daemon, as a tracefs connection uses it."""
 
-    @property
-    def now_ns(self) -> Callable[[], int]: ...
-    @property
-    def table(self) -> EventTable: ...
-    @property
-    def tree(self) -> Tree: ...
-    @property
-    def perf(self) -> PerfEvents: ...
-    @property
-    def streams(self) -> Streams: ...
-    @property
-    def comms(self) -> CommTable:
-        """Processes and cpus of threads."""
-
-    @property
-    def faults(self) -> Faults:
-        """Counts and logs unexpected exceptions."""
+    now_ns: Callable[[], int]
+    table: EventTable
+    tree: Tree
+    perf: PerfEvents
+    streams: Streams
+    comms: CommTable
+    """Processes and cpus of threads."""
+    faults: Faults
+    """Counts and logs unexpected exceptions."""
 
     def take_in_all(self) -> None:
         """Take in everything that producers sent before."""

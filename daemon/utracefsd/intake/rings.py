@@ -95,17 +95,12 @@ class DescriptorStore(Protocol):
 class RingServices(Protocol):
     """The daemon, as its rings use it."""
 
-    @property
-    def shares(self) -> Shares:
-        """Counts and limits the resources of each user."""
-
-    @property
-    def comms(self) -> CommTable:
-        """Names and processes of threads."""
-
-    @property
-    def all_writers(self) -> AllWriters:
-        """The threads of each process."""
+    shares: Shares
+    """Counts and limits the resources of each user."""
+    comms: CommTable
+    """Names and processes of threads."""
+    all_writers: AllWriters
+    """The threads of each process."""
 
     def save(self) -> None:
         """Write down the events for the next daemon, before records of them are taken in."""

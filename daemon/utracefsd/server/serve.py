@@ -174,7 +174,7 @@ class Server:
         nursery.start_soon(self.store, store)
 
     def _note_gathered(self) -> None:
-        if not self.daemon.gathering:
+        if not self.daemon.rings.gathering:
             self._gathered.set()
 
     async def tree(self) -> None:

@@ -142,24 +142,19 @@ class State:
         """Call it before making anything to which records, files or descriptors will refer, and whose line
         takes at most so many bytes. ENOSPC: the log has no space for it."""
         self._promised += nr_bytes
-        if self._is_closed or (self._promised <= self.file.left and not self.behind):
+        if self._is_closed or (self._promised <= self.file.left and not self.file.behind):
             return
         self._wait = 0
         self.save()
-        if not self.behind and self.file.left < nr_bytes:
+        if not self.file.behind and self.file.left < nr_bytes:
             self._rewrite(nr_bytes)
         self._promised = nr_bytes
-        if self.behind or self.file.left < nr_bytes:
+        if self.file.behind or self.file.left < nr_bytes:
             raise TraceError(
                 errno.ENOSPC,
                 f"{self.folder.path.parent} is full, and what a restart must know of this could not be"
                 " written down: free some, or mount a larger one",
             )
-
-    @property
-    def behind(self) -> bool:
-        """The log is incomplete: there was no space."""
-        return self.file.behind
 
     def _catch_up(self) -> None:
         """Try whether there is space again."""
@@ -176,7 +171,7 @@ class State:
     def close(self, *, keep: bool) -> None:
         """Write the final counts, and nothing after them. Not `keep`: remove all files, whatever they
         contain."""
-        if keep and not self.behind:
+        if keep and not self.file.behind:
             self._end()
         self._is_closed = True
         self.file.close()

@@ -165,12 +165,10 @@ class FakeServices:
         self.next_changes: list[Any] = []
         self.closed: list[Peer] = []
         self.new_handle = itertools.count(1).__next__
+        self.now_ns = lambda: 0
 
     def take_in_all(self) -> None:
         self.steps.append("take in")
-
-    def now_ns(self) -> int:
-        return 0
 
     def hold(self, peer: Peer) -> None:
         pass

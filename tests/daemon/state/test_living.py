@@ -86,7 +86,7 @@ def test_the_last_event_that_there_is_room_for(folder: Path, room: Callable[...,
         daemon.instances.make(b"x")
     daemon.save()
     assert daemon.state is not None
-    assert not daemon.state.behind
+    assert not daemon.state.file.behind
     die(daemon)
     new = daemon_in(folder, status_pages=2)
     assert [event.id for event in new.table.events()] == [event.id for event in events]
@@ -111,7 +111,7 @@ def test_the_fuller_it_stays_the_more_seldom_it_is_tried(
     with monkeypatch.context() as patched:
         patched.setattr(disk, "posix_fallocate", allocate)
         n = 0
-        while not daemon.state.behind:
+        while not daemon.state.file.behind:
             register(daemon, b"e%d u32 n" % n)
             write(daemon, b"events/user_events/e%d/filter" % n, LONG)
             n += 1
@@ -123,7 +123,7 @@ def test_the_fuller_it_stays_the_more_seldom_it_is_tried(
                 attempts.append(number)
         assert attempts == [0, 2, 6, 14, 30, 62, 126, 191]
     daemon.instances.make(b"x")
-    assert not daemon.state.behind, "what needs space tries at once"
+    assert not daemon.state.file.behind, "what needs space tries at once"
     finish(daemon)
 
 

@@ -237,7 +237,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
     status = status or asked.finish()
     _tell_what_came(job, watch, summary, larger, own=own, snapshot=snapshot)
     full = None
-    if error := recorder.error:
+    if error := recorder.writer.error:
         full = no_room(target.output, error, summary.no_room, "records", status or 1)
     _fail_if_incomplete(watch, target.output, full)
     return status

@@ -77,7 +77,7 @@ class Rotation(Closing):
         left = self._begun + self._at.seconds - now if self._at.seconds else 1.0
         due = (
             self._asked
-            or (self._at.size and self._recorder.size >= self._at.size and self._recorder.has_records)
+            or (self._at.size and self._recorder.writer.size >= self._at.size and self._recorder.has_records)
             or (self._at.seconds and left <= 0)
         )
         if due and self._writing is None and now >= self._retry_at:

@@ -335,11 +335,6 @@ class Recorder:
         return self._finisher(about)(name)
 
     @property
-    def size(self) -> int:
-        """Bytes of the present file, about."""
-        return self.writer.size
-
-    @property
     def has_records(self) -> bool:
         """In the present file."""
         return self._kept > self._reported.kept
@@ -389,11 +384,6 @@ class Recorder:
             return attrs.evolve(summary.without(writer.given_up), size=size)
 
         return finish
-
-    @property
-    def error(self) -> OSError | None:
-        """Why some records are not in the file."""
-        return self.writer.error
 
     def _overwritten(self, *, is_end: bool) -> int:
         """Records that nobody can read any more. Before the end some are unread, so only those count that

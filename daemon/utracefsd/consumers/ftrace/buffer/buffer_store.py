@@ -37,9 +37,8 @@ available."""
 class BufferStorage(Protocol):
     """Successive folders for the ring buffer of one instance (state/folder.py, BufferFolders)."""
 
-    @property
-    def adopted(self) -> RingBuffer | None:
-        """The ring buffer that was taken over; None: make one."""
+    adopted: RingBuffer | None
+    """The ring buffer that was taken over; None: make one."""
 
     def new_folder(self) -> str: ...
     def remove_folder(self, folder: str) -> None: ...
