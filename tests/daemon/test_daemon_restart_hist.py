@@ -102,3 +102,29 @@ def test_variables_and_actions_survive(folder: Path) -> None:
     assert trace.count(b"lat: id=1 w=7\n") == 1
     assert trace.count(b"lat: id=2 w=8\n") == 1
     finish(after)
+
+
+@pytest.mark.parametrize("variable", [b"$x", b"user_events.start.$x"])
+def test_actions_survive_whose_own_variables_have_the_same_names(folder: Path, variable: bytes) -> None:
+    """Neither reads the other's."""
+    daemon = daemon_in(folder)
+    register(daemon, b"done u64 id", PERSIST)
+    register(daemon, b"start u64 id", PERSIST)
+    write(daemon, b"synthetic_events", b"lat u64 id", False)
+    write(
+        daemon,
+        b"events/user_events/start/trigger",
+        b"hist:keys=id:x=id,y=id:onchange($y).trace(lat,$y)",
+        False,
+    )
+    own = b",x=id" * (variable != b"$x")
+    write(
+        daemon,
+        b"events/user_events/done/trigger",
+        b"hist:keys=id:y=%s+0%s:onmatch(user_events.start).trace(lat,$y)" % (variable, own),
+        False,
+    )
+    paths = [b"events/user_events/done/trigger", b"events/user_events/start/trigger"]
+    after, before = outlived(daemon, folder, paths)
+    assert b"onmatch" in before[0]
+    finish(after)

@@ -138,15 +138,21 @@ class Triggers:
 
 
 def _names_read(command: bytes) -> set[bytes]:
-    """Variables of other triggers that a definition may read: `$x`, and fields that actions take from another
-    event (hist/variables.py)."""
-    names = set(re.findall(rb"\$([^,:.()+*/ $-]+)", command))
+    """Variables of other triggers that a definition may read: `$x`, but for its own, and fields that actions
+    take from another event (hist/variables.py)."""
+    names = set(re.findall(rb"(?<!\.)\$([^,:.()+*/ $-]+)", command)) - _names_defined(command)
+    names.update(re.findall(rb"\.\$([^,:.()+*/ $-]+)", command))
     for params in re.findall(rb"\(([^()]*)\)", command) if command.startswith(b"hist") else ():
         names.update(b"synthetic_" + param.strip().rpartition(b".")[2] for param in params.split(b","))
     return names
 
 
+def _names_defined(command: bytes) -> set[bytes]:
+    """A definition's own variables, among other words in front of a `=`."""
+    return set(re.findall(rb"[:,]([^,:=]+)=", command))
+
+
 def _may_define(command: bytes, names: set[bytes]) -> bool:
-    """Whether a definition has a variable of one of these names. Returning True too often is harmless:
-    triggers that wait for each other are tried at the end."""
-    return command.startswith(b"hist") and not names.isdisjoint(re.findall(rb"[:,]([^,:=]+)=", command))
+    """Whether a definition has a variable of one of these names. It may be another one of the same name:
+    triggers that wait for each other are tried at the end, in the listed order."""
+    return command.startswith(b"hist") and not names.isdisjoint(_names_defined(command))
