@@ -558,7 +558,9 @@ class Producers(Kills):
             self.reached["a ring comes back"] += 1
 
     def _come_back_early(self, program: Program) -> None:
-        must_wait = self._live.rings.gathering and self.machine.now < self._grace_ends - GRACE_NS + GATHER_NS - SEC
+        must_wait = (
+            self._live.rings.gathering and self.machine.now < self._grace_ends - GRACE_NS + GATHER_NS - SEC
+        )
         self._note_return(program)
         program.is_unknown = True
         commands = program.all_commands()

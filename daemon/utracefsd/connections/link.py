@@ -32,10 +32,6 @@ _ANCILLARY_SIZE = socket.CMSG_SPACE(DESCRIPTORS_IN_A_MESSAGE * 4)
 _GATHER_BUFFERS = 512
 _GATHER_BYTES = 256 << 10
 
-GATHER_DESCRIPTORS = 3
-"""Descriptors in one sendmsg(2): those for a client's first requests, the status file's and two of a data
-ring. A client must have space for them, and need not have it for more."""
-
 # Shorter messages in front of a message with descriptors are sent with it, and its descriptors with their
 # first byte: a program's first answers, of which the status file's is not the first.
 _SHORT_BYTES = 1 << 10
@@ -213,30 +209,23 @@ class Link:
         # One call for all that fits: each call wakes the peer, which would read a part and sleep again before
         # the next one is sent.
         gathered: list[memoryview] = []
-        fds: list[int] = []
+        with_fds: _Outgoing | None = None
         size = 0
         for waiting in self._queue:
             if size >= _GATHER_BYTES or len(gathered) == _GATHER_BUFFERS:
                 break
             # Appended to many bytes without descriptors they would arrive long before their own message.
-            if waiting.fds and (
-                (not fds and size > _SHORT_BYTES)
-                or (gathered and len(fds) + len(waiting.fds) > GATHER_DESCRIPTORS)
-            ):
-                break
-            fds += waiting.fds
+            if waiting.fds:
+                if with_fds is not None or size > _SHORT_BYTES:
+                    break
+                with_fds = waiting
             gathered.append(memoryview(waiting.data)[waiting.sent :])
             size += len(gathered[-1])
-        if not fds:
+        if with_fds is None:
             return self.sock.sendmsg(gathered)
-        sent = socket.send_fds(self.sock, gathered, fds)
-        # All descriptors were sent with the first byte.
-        for waiting in self._queue:
-            if not fds:
-                break
-            del fds[: len(waiting.fds)]
-            _close_all(waiting.fds)
-            waiting.fds = ()
+        sent = socket.send_fds(self.sock, gathered, with_fds.fds)
+        _close_all(with_fds.fds)  # all were sent with the first byte
+        with_fds.fds = ()
         return sent
 
     def _sent(self, size: int) -> None:

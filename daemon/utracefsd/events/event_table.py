@@ -229,8 +229,8 @@ class EventTable:
     def _insert(self, event: Event) -> None:
         self._events[event.id] = event
         self._by_path[event.system, event.tracepoint_name] = event
+        self.system_sizes[event.system] += 1
         if event.synthetic:
-            self.system_sizes[event.system] += 1
             return
         if event.multi_format:
             # Fields that no text can match (a tab in a type) may be there twice; they are never looked up.
@@ -239,10 +239,13 @@ class EventTable:
                 self._named[event.name] = dict.fromkeys(self.named(event.name))
         if event.name in self._named:
             self._named[event.name][event] = None
-        self.system_sizes[event.system] += 1
-        self.shares.add(Resource.EVENTS, event.owner_uid)
+        self._count(event, self.shares.add)
+
+    def _count(self, event: Event, change: Callable[[Resource, int, int], None]) -> None:
+        """Count it for its user, or no longer."""
+        change(Resource.EVENTS, event.owner_uid, 1)
         if (fields := len(event.declaration.fields)) > FREE_FIELDS:
-            self.shares.add(Resource.FIELDS, event.owner_uid, fields - FREE_FIELDS)
+            change(Resource.FIELDS, event.owner_uid, fields - FREE_FIELDS)
 
     def restore(self, saved: Collection[SavedEvent], recorded: Collection[int] = ()) -> list[Event]:
         """Fill an empty table with a previous daemon's events, in the order of their creation, without
@@ -348,28 +351,22 @@ class EventTable:
         self.emitted.end(event)
         del self._events[event.id]
         del self._by_path[event.system, event.tracepoint_name]
-        if event.synthetic:
-            self.system_sizes[event.system] -= 1
-            for removed in self.on_removed:
-                removed(event)
-            self.ids.free(event)
-            return
-        if event.multi_format:
-            self._multi.pop((event.name, event.fields_text), None)
-        named = self._named.get(event.name)
-        if named is not None:
-            del named[event]
-            if not named:
-                del self._named[event.name]
         self.system_sizes[event.system] -= 1
-        self.shares.drop(Resource.EVENTS, event.owner_uid)
-        if (fields := len(event.declaration.fields)) > FREE_FIELDS:
-            self.shares.drop(Resource.FIELDS, event.owner_uid, fields - FREE_FIELDS)
+        if not event.synthetic:
+            if event.multi_format:
+                self._multi.pop((event.name, event.fields_text), None)
+            named = self._named.get(event.name)
+            if named is not None:
+                del named[event]
+                if not named:
+                    del self._named[event.name]
+            self._count(event, self.shares.drop)
         self._to_reap.pop(event, None)
         self._awaited.pop(event, None)
         for removed in self.on_removed:
             removed(event)
-        self.status_file.free(event.status_index)
+        if not event.synthetic:
+            self.status_file.free(event.status_index)
         self.ids.free(event)
 
     # Attaching: only these methods change status bytes

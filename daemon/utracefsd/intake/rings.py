@@ -501,10 +501,6 @@ class Rings:
         for resource, amount in _needs(ring.size):
             self._shares.drop(resource, owned.share, amount)
 
-    def _end_corrupt_orphan(self, owned: _Owned) -> None:
-        daemon_log("ring-corrupt", pid=owned.ring.pid, reason=_CORRUPT)
-        self._forget(owned)
-
     def end_orphans(self, *, all_of_them: bool = False) -> None:
         """Forget the empty rings of programs that are gone; with `all_of_them` also of programs that did not
         adopt theirs."""
@@ -548,7 +544,8 @@ class Rings:
         corrupt = [owned for owned in self._owned.values() if owned.ring.corrupt]
         for owned in corrupt:
             if owned in self._orphans:
-                self._end_corrupt_orphan(owned)
+                daemon_log("ring-corrupt", pid=owned.ring.pid, reason=_CORRUPT)
+                self._forget(owned)
             else:
                 owned.failed(TraceError(errno.EPROTO, _CORRUPT))
         if corrupt:

@@ -42,7 +42,7 @@ from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.rings import Key, Rings
-from utracefsd.machine.comms import CommTable, Task
+from utracefsd.machine.comms import CommTable
 from utracefsd.state import log
 from utracefsd.state.folder import StateFolder
 from utracefsd.state.log import StateError, Taken
@@ -100,9 +100,9 @@ class State:
         self.has_news = False
         """Whether anything happened that an empty state would not show."""
         self._pack = msgpack.Packer(use_bin_type=True).pack
-        table.before_created.append(self._created)
+        table.before_created.append(lambda event: self._pending.append(log.event_line(event)))
         table.on_removed.append(self._removed)
-        comms.on_kept = self._kept
+        comms.on_kept = lambda pid, task: self._pending.append(log.comm_line(pid, task))
         rings.on_kept = lambda key, ring: self._pending.append(log.ring_line(key, ring))
         rings.on_grown = lambda key, event_ids: self._pending.append(("index", *key, *event_ids))
         rings.on_gone = lambda key: self._pending.append(("ring gone", *key))
@@ -180,18 +180,12 @@ class State:
 
     # Observers
 
-    def _created(self, event: Event) -> None:
-        self._pending.append(log.event_line(event))
-
     def _removed(self, event: Event) -> None:
         self._pending.append(("gone", event.id))
         if self._counts is not self._table.emitted.saved:
             self._pending.append(self._counts_line())
         if self._table.emitted.is_known(event.emitted):
             self._pending.append(log.emitted_line(event.full_name, event.emitted))
-
-    def _kept(self, pid: int, task: Task) -> None:
-        self._pending.append(log.comm_line(pid, task))
 
     def _listen_to(self, instance: Instance) -> None:
         instance.settings.on_unsaved = partial(self._changed.__setitem__, instance, None)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from utracefsd.connections import link as link_module
-from utracefsd.connections.link import DESCRIPTORS_IN_A_MESSAGE, GATHER_DESCRIPTORS, Link
+from utracefsd.connections.link import DESCRIPTORS_IN_A_MESSAGE, Link
 from utracefsd.machine.peer import Peer
 
 PEER = Peer(pid=1, uid=2, gid=3, privileged=False)
@@ -87,19 +87,18 @@ def test_a_message_loses_no_descriptor(ends: Ends, descriptors: list[int]) -> No
 
 
 def test_descriptors_go_with_the_first_byte_and_are_closed(ends: Ends, descriptors: list[int]) -> None:
-    """Those of messages that are sent together are sent together, in their order, up to a promised number."""
-    used = descriptors[: GATHER_DESCRIPTORS + 1]
+    """Messages without any are sent with them; those of another message are not."""
+    used = descriptors[:3]
     inodes = [os.fstat(fd).st_ino for fd in used]
     ends.link.queue(b"before")
-    ends.link.queue(b"one", used[:1])
-    ends.link.queue(b"two", used[1:GATHER_DESCRIPTORS])
+    ends.link.queue(b"two", used[:2])
     ends.link.queue(b"after")
-    ends.link.queue(b"more", used[GATHER_DESCRIPTORS:])
+    ends.link.queue(b"more", used[2:])
     assert ends.link.flush()
     assert not any(map(is_open, used))
     seen: list[tuple[bytes, list[int]]] = []
     while len(seen) < 2:
-        data, ancillary, _, _ = ends.other.recvmsg(100, socket.CMSG_SPACE(4 * GATHER_DESCRIPTORS))
+        data, ancillary, _, _ = ends.other.recvmsg(100, socket.CMSG_SPACE(4 * len(used)))
         for _level, _kind, payload in ancillary:
             fds = array.array("i", payload)
             seen.append((data, [os.fstat(fd).st_ino for fd in fds]))
@@ -107,15 +106,14 @@ def test_descriptors_go_with_the_first_byte_and_are_closed(ends: Ends, descripto
                 os.close(fd)
     # a receive may begin earlier, but ends with what was sent with the descriptors
     assert seen == [
-        (b"beforeonetwoafter", inodes[:GATHER_DESCRIPTORS]),
-        (b"more", inodes[GATHER_DESCRIPTORS:]),
+        (b"beforetwoafter", inodes[:2]),
+        (b"more", inodes[2:]),
     ]
 
 
 def test_descriptors_that_went_do_not_go_again_with_the_rest(ends: Ends, descriptors: list[int]) -> None:
-    """The socket took a part of what was sent together."""
-    ends.link.queue(bytes(8), descriptors[:1])
-    ends.link.queue(bytes(1 << 20), descriptors[1:2])
+    """The socket took a part of the message."""
+    ends.link.queue(bytes(1 << 20), descriptors[:2])
     while not ends.link.flush():
         _, fds, _, _ = socket.recv_fds(ends.other, 1 << 16, 8)
         assert len(fds) in (0, 2)
