@@ -1,5 +1,5 @@
 """Converts names, paths and texts of events, which need not be UTF-8, to str and back; parses numbers of the
-kernel's files, and times in options.
+kernel's files, and times and sizes in options.
 
 Valid UTF-8 is decoded, and each other byte becomes a surrogate escape, so the way back gives the same bytes.
 """
@@ -10,6 +10,8 @@ from utracefs_protocol.errors import TraceError
 
 TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """Seconds of each, as perf has them."""
+
+SIZE_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 MAX_SECONDS = 1e9
 """Some 30 years."""
@@ -75,6 +77,15 @@ def any_base(text: bytes) -> int | None:
         return unsigned_of(text)
     except TraceError:
         return None
+
+
+def size_of(text: str) -> int:
+    """A size in bytes, or with a unit: 500M, 2G. ValueError."""
+    digits = text.rstrip("KMGT")
+    unit = text[len(digits) :]
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 15 and unit in SIZE_UNITS):
+        raise ValueError(f"{text} is not a size")
+    return int(digits) << SIZE_UNITS[unit]
 
 
 def seconds_of(text: str) -> float:

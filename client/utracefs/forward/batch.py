@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 """Version of the header."""
 
+ARRIVED: Final = "arrived"
+"""In place of a cause: records that are in the batch."""
+
+LEFT_OUT: Final = ("instance", "lost")
+"""Columns of recordings: records of a stream have no instance; losses are in tables of counts."""
+
 _JSON_BYTES: Final = 1 << 20
 
 _HEAD: Final = struct.Struct("<IHHQII")
@@ -116,6 +122,11 @@ class Batch:
     def unix_offset_ns(self) -> int:
         """To be added to a record's time: nanoseconds since 1970-01-01 UTC."""
         return self.clock.offset_ns
+
+    def count_rows(self) -> list[tuple[str, str, int | None]]:
+        """Rows of a table of counts: tracepoint, cause, number (None: unknown)."""
+        arrived = [(event, ARRIVED, count) for event, count in self.counts.items()]
+        return [*arrived, *((loss.event, loss.cause, loss.count) for loss in self.losses)]
 
     def __iter__(self) -> Iterator[Record]:
         return self.records()

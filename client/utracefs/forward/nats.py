@@ -29,12 +29,11 @@ from utracefs.nats.errors import ApiError, NoResponders, NotFound, WireError, Wr
 from utracefs.nats.jetstream import NS, JetStream
 from utracefs.nats.login import SECRETS, Login, inbox_of, split_user
 from utracefs.nats.wire import checked_subject
+from utracefs_protocol.text import size_of
 
 SUBJECT: Final = "utracefs.records"
 
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]+")
-_SIZE: Final = re.compile(r"(\d{1,15})([KMGT]?)")
-_UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 _HEADER_BYTES: Final = 2 << 10
 """Room for the headers of a message."""
@@ -272,10 +271,11 @@ class NatsTarget:
 def _config(stream: str, subject: str, options: Mapping[str, str]) -> dict[str, Any] | None:
     """Configuration for making the stream; None: the stream must exist. ValueError."""
     size, age = options.get("max_bytes"), options.get("max_age")
-    found_size = _SIZE.fullmatch(size or "0")
     replicas = options.get("replicas", "1")
-    if found_size is None:
-        raise ValueError(f"option max_bytes: {size!r} is no size: 500M, 10G")
+    try:
+        most = size_of(size or "0")
+    except ValueError:
+        raise ValueError(f"option max_bytes: {size!r} is no size: 500M, 10G") from None
     age_s = time_option("max_age", age or "0")
     if replicas not in ("1", "2", "3", "4", "5"):
         raise ValueError(f"option replicas: {replicas!r} is not 1 to 5")
@@ -287,7 +287,7 @@ def _config(stream: str, subject: str, options: Mapping[str, str]) -> dict[str, 
         "storage": "file",
         "retention": "limits",
         "discard": "old",
-        "max_bytes": int(found_size[1]) << _UNITS[found_size[2]] or -1,
+        "max_bytes": most or -1,
         "max_age": int(age_s * NS),
         "num_replicas": int(replicas),
         "allow_direct": True,

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote
 
 import attrs
 
-from utracefs.forward.batch import Batch
+from utracefs.forward.batch import ARRIVED, LEFT_OUT, Batch
 from utracefs.forward.losses import Loss
 from utracefs.nats.jetstream import JetStream, Stored
 from utracefs.recordings import columns
@@ -39,12 +39,6 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 
 COMPRESSIONS: Final = ("lz4", "zstd", "none")
-
-ARRIVED: Final = "arrived"
-"""In place of a cause."""
-
-_LEFT_OUT: Final = ("instance", "lost")
-"""Columns of recordings: records of a stream have no instance; losses are in COUNTS."""
 
 _POLL_S: Final = 0.25
 """Interval of looking for new messages."""
@@ -130,10 +124,7 @@ class Encoder:
     def _encoded(self, batch: Batch) -> "pyarrow.Buffer":
         """ValueError: records cannot be decoded."""
         out = self._pa.BufferOutputStream()
-        rows: list[tuple[str, str, int | None]] = [
-            *((event, ARRIVED, count) for event, count in batch.counts.items()),
-            *((loss.event, loss.cause, loss.count) for loss in batch.losses),
-        ]
+        rows = batch.count_rows()
         values = zip(*rows, strict=True) if rows else ((), (), ())
         arrays = [
             self._pa.array(map(_clean, one) if n < 2 else one, field.type)
@@ -141,7 +132,7 @@ class Encoder:
         ]
         tables = [self._pa.RecordBatch.from_arrays(arrays, schema=self._counts)]
         for table in (table for found in batch.to_arrow().values() for table in found):
-            tables.append(table.select([name for name in table.schema.names if name not in _LEFT_OUT]))
+            tables.append(table.select([name for name in table.schema.names if name not in LEFT_OUT]))
         if sum(table.num_rows for table in tables[1:]) != batch.nr_records:
             raise ValueError("records are missing in the body")
         for table in tables:

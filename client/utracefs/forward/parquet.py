@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import attrs
 
 from utracefs.export.tables.parquet import COMPRESSION, DAY_NS, PARTITIONS, day_text, partition
-from utracefs.forward.batch import Batch
+from utracefs.forward.batch import ARRIVED, LEFT_OUT, Batch
 from utracefs.forward.target import Limits, Sent, Settings, time_option
 from utracefs.recordings import columns
 from utracefs.recordings._columns import ColumnBatches
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 COUNTS: Final = "utracefs.counts"
 """The table of counts, in place of an event (whose name always has a colon)."""
-ARRIVED: Final = "arrived"
-"""In place of a cause."""
 
 JOURNAL: Final = "target-parquet.json"
 """In the spool's directory."""
@@ -57,8 +55,6 @@ MAX_TIME_NS: Final = (1 << 63) - 1
 
 _OWN: Final = ("time", "boot_id", "forwarder")
 """Columns beside those of recordings."""
-_LEFT_OUT: Final = ("instance", "lost")
-"""Columns of recordings: records of a stream have no instance; losses are in COUNTS."""
 _WITHOUT_STATISTICS: Final = ("boot_id", "forwarder", "cpu", "comm")
 """Columns without statistics: all files have similar values, so readers could skip none."""
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -194,7 +190,7 @@ def _with_own(table: "pyarrow.RecordBatch", batch: Batch) -> "pyarrow.RecordBatc
         pa.DictionaryArray.from_arrays(zeros, pa.array([text]), safe=False)
         for text in (batch.boot_id, batch.forwarder)
     ]
-    kept = [n for n, name in enumerate(table.schema.names) if name not in _LEFT_OUT]
+    kept = [n for n, name in enumerate(table.schema.names) if name not in LEFT_OUT]
     return pa.RecordBatch.from_arrays(
         [time, *constants, *(table.column(n) for n in kept)],
         schema=pa.schema(
@@ -237,10 +233,9 @@ def _counts(batch: Batch, *, is_whole: bool) -> Iterator[dict[str, Any]]:
         "forwarder": batch.forwarder,
         "sequence": batch.sequence,
     }
-    for event, count in batch.counts.items() if is_whole else ():
-        yield {**about, "tracepoint": _named(event), "cause": ARRIVED, "count": count}
-    for loss in batch.losses:
-        yield {**about, "tracepoint": _named(loss.event), "cause": loss.cause, "count": loss.count}
+    for tracepoint, cause, count in batch.count_rows():
+        if is_whole or cause != ARRIVED:
+            yield {**about, "tracepoint": _named(tracepoint), "cause": cause, "count": count}
 
 
 def _encoded(table: "pyarrow.Table") -> "pyarrow.Buffer":

@@ -22,8 +22,6 @@ from utracefsd.events.event import SYSTEM, SYSTEM_MULTI, SYSTEM_SYNTHETIC, Comma
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.synthetic import BAD_DYNAMIC_COMMAND, declared_text, split_command
 
-_WHITESPACE = b" \t\n\v\f\r"
-
 
 def write(table: EventTable, data: bytes, *, privileged: bool) -> int:
     """A write to the file; returns len(data). EINVAL (a line of more than 4094 bytes, a NUL byte), else as
@@ -36,7 +34,7 @@ def write(table: EventTable, data: bytes, *, privileged: bool) -> int:
         command = line.partition(b"#")[0]
         if b"\0" in command:
             raise TraceError(errno.EINVAL, "the line has a NUL byte")
-        if not command.strip(_WHITESPACE):
+        if not command.strip():
             continue
         if command[:1] in (b"!", b"-"):
             delete(table, command, privileged=privileged)
@@ -54,13 +52,13 @@ def create(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
             errno.EINVAL,
             f"{shown(line)}: write 'u:NAME FIELDS' to create or '!u:NAME FIELDS' to delete an event",
         )
-    asked = CommandString(*split_name(line[2:].lstrip(_WHITESPACE)))
+    asked = CommandString(*split_name(line[2:].lstrip()))
     return table.register(asked, REG_PERSIST, privileged=privileged)
 
 
 def create_synthetic(table: EventTable, line: bytes, *, privileged: bool = True) -> Event:
     """A line `s:[synthetic/]NAME TYPE FIELD...`. EINVAL, EEXIST as EventTable.create_synthetic; EPERM."""
-    command = line.strip(_WHITESPACE)
+    command = line.strip()
     name, fields = split_command(command)
     system, slash, name_in_system = name[2:].partition(b"/")
     if slash and system != SYSTEM_SYNTHETIC:
@@ -80,7 +78,7 @@ def write_synthetic(table: EventTable, data: bytes, *, privileged: bool) -> int:
     """A write to the file synthetic_events, in lines `NAME TYPE FIELD[; TYPE FIELD]...` or `!NAME`; returns
     len(data). EINVAL, EEXIST, EPERM as `create_synthetic`; ENOENT, EBUSY for `!`."""
     for line in data.removesuffix(b"\n").split(b"\n"):
-        command = line.partition(b"#")[0].strip(_WHITESPACE)
+        command = line.partition(b"#")[0].strip()
         if len(line) > MAX_DYNAMIC_LINE or b"\0" in command:
             raise TraceError(errno.EINVAL, f"a line has at most {MAX_DYNAMIC_LINE} bytes, and no NUL")
         if not command:

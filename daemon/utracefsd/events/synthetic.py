@@ -50,7 +50,6 @@ _CONVERSIONS = {name: b"%u" for name in INTEGERS if name.startswith(b"u")} | {
 
 _ALPHA = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 _ALPHANUMERIC = _ALPHA | frozenset(b"0123456789")
-_BLANKS = b" \t\n\v\f\r"
 
 
 def is_good_name(name: bytes) -> bool:
@@ -62,7 +61,7 @@ def split_command(command: bytes) -> tuple[bytes, bytes | None]:
     """Name and fields of a line, without blanks before either; None: there are no fields."""
     for at, byte in enumerate(command):
         if byte in b" \t":
-            return command[:at], command[at:].lstrip(_BLANKS)
+            return command[:at], command[at:].lstrip()
     return command, None
 
 

@@ -36,7 +36,7 @@ _MAX_TRACER_NAME = 100
 def _store_current_tracer(instance: Instance, data: bytes, peer: Peer) -> None:
     """Only nop exists. As `tracing_set_tracer` does, the real buffer is made before the name is looked at."""
     instance.store.expand()
-    name = data[:_MAX_TRACER_NAME].split(b"\0", 1)[0].rstrip(values.WHITESPACE)
+    name = data[:_MAX_TRACER_NAME].split(b"\0", 1)[0].rstrip()
     if name != b"nop":
         raise TraceError(errno.EINVAL, "there is no such tracer; available_tracers lists them")
 

@@ -15,8 +15,6 @@ import errno
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.text import any_base, shown, unsigned_of
 
-WHITESPACE = b" \t\n\v\f\r"
-
 _NUMBER_COPY = 66
 """The kernel copies this many bytes of a number (sign, 64 binary digits, newline) and ignores the rest."""
 
@@ -50,7 +48,7 @@ def word(data: bytes) -> bytes:
     """White space around it stripped; the caller checks the word. EINVAL from 64 bytes on."""
     if len(data) >= _WORD_COPY:
         raise TraceError(errno.EINVAL, f"{shown(data)} is too long for a name")
-    return data.split(b"\0", 1)[0].strip(WHITESPACE)
+    return data.split(b"\0", 1)[0].strip()
 
 
 def command_line(data: bytes) -> bytes:
@@ -59,7 +57,7 @@ def command_line(data: bytes) -> bytes:
         raise TraceError(
             errno.EINVAL, f"{len(data)} bytes are too long for a command: at most {_LINE_MAX - 1}"
         )
-    return data.split(b"\0", 1)[0].rstrip(WHITESPACE)
+    return data.split(b"\0", 1)[0].rstrip()
 
 
 def cpumask(data: bytes, nr_cpus: int) -> int:

@@ -29,7 +29,6 @@ MIN_BITS, MAX_BITS = 7, 17
 _HANDLERS = (b"onmatch(", b"onmax(", b"onchange(")
 
 _FILTER = re.compile(rb"[ \t]if[ \t]")
-_BLANKS = b" \t\n\v\f\r"
 
 
 class Command(enum.Enum):
@@ -85,13 +84,13 @@ class Parts:
 def split_filter(text: bytes, log: Log) -> tuple[bytes, bytes | None]:
     """The definition and the filter behind ` if `; None: no filter. HistError: EINVAL, `if` without a
     filter."""
-    text = text.strip(_BLANKS)
+    text = text.strip()
     found = _FILTER.search(text)
     if found is None:
         if text.startswith(b"if") or text.endswith((b" if", b"\tif")):
             raise log.refused("a definition must precede 'if', and a filter follow it")
         return text, None
-    return text[: found.start()].strip(_BLANKS), text[found.end() :].strip(_BLANKS)
+    return text[: found.start()].strip(), text[found.end() :].strip()
 
 
 def parse_parts(text: bytes, log: Log) -> Parts:
@@ -119,7 +118,7 @@ def parse_parts(text: bytes, log: Log) -> Parts:
         elif name == b"name":
             found["name"] = part
         elif name == b"clock":
-            found["clock"] = value.strip(_BLANKS)
+            found["clock"] = value.strip()
         elif name == b"size":
             found["bits"] = _parse_size(value, log)
         else:

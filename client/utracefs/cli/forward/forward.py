@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import gc
 import os
-import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -40,20 +39,19 @@ from utracefs.forward.policy import Policy
 from utracefs.forward.spool import MIN_SIZE, Spool, Sync
 from utracefs.forward.target import Settings, open_target
 from utracefs.nats.login import SECRETS
+from utracefs_protocol.text import size_of
 
 _MALLOPT = {-8: 1, -3: 32 << 20, -1: 64 << 20}
 """mallopt(3): M_ARENA_MAX, M_MMAP_THRESHOLD (its maximum), M_TRIM_THRESHOLD (this much free memory is
 kept)."""
 
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-
 
 def _size(_ctx: click.Context, _param: click.Parameter, text: str) -> int:
     """Bytes."""
-    found = re.fullmatch(r"(\d{1,15})([KMGT]?)", text)
-    if found is None or (size := int(found[1]) << _UNITS[found[2]]) < MIN_SIZE:
-        raise click.BadParameter(f"{text!r} is not a size of at least 1M: 500M, 2G")
-    return size
+    with contextlib.suppress(ValueError):
+        if (size := size_of(text)) >= MIN_SIZE:
+            return size
+    raise click.BadParameter(f"{text!r} is not a size of at least 1M: 500M, 2G")
 
 
 @click.command(cls=WantedCommand, context_settings=COMMAND_SETTINGS)

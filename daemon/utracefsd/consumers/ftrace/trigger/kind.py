@@ -39,8 +39,6 @@ from utracefsd.daemon_log import daemon_log
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
 
-WHITESPACE = b" \t\n\v\f\r"
-
 Kept = tuple[tuple[int, int], ...]
 """As SavedTrigger.cells; empty: a new trigger."""
 
@@ -104,9 +102,9 @@ class Kind(Protocol):
 
 def split_command(data: bytes) -> Command:
     """Parse one write. The name ends at `:`, blank or tab; blanks behind that are skipped."""
-    text = data.split(b"\0", 1)[0].strip(WHITESPACE)
+    text = data.split(b"\0", 1)[0].strip()
     end = next((i for i, byte in enumerate(text) if byte in b": \t"), len(text))
-    rest = text[end + 1 :].lstrip(WHITESPACE)
+    rest = text[end + 1 :].lstrip()
     name = text[:end]
     return Command(name.removeprefix(b"!"), rest or None, name.startswith(b"!"), text)
 
@@ -122,7 +120,7 @@ def separate_filter(rest: bytes | None, *, needs_param: bool) -> tuple[bytes | N
     end = next((i for i, byte in enumerate(rest) if byte in b" \t"), len(rest))
     if end == 0:
         raise TraceError(errno.EINVAL, "the trigger needs a parameter")
-    return rest[:end], rest[end + 1 :].lstrip(WHITESPACE) or None
+    return rest[:end], rest[end + 1 :].lstrip() or None
 
 
 def filter_text(clause: bytes | None) -> bytes | None:
