@@ -34,7 +34,7 @@ def found(name: str) -> Compression:
     try:
         made = compression_of(name)
     except ImportError:
-        missing(f"the library of {name}", "the dependency group `judges`")
+        missing(f"{name}'s library", "the dependency group `judges`")
     assert made is not None
     return made
 
