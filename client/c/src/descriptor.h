@@ -111,9 +111,10 @@ static inline void ut_close(struct ut_descriptor *d)
 		close(fd);
 }
 
-/* Wakes a thread in poll(2): the thread polls `near`, others write to `far`. A pair of sockets and not an
- * eventfd or a pipe: each has an inode of its own, `near` hangs up when `far` is closed, and no write causes
- * SIGPIPE. */
+/* Wakes a thread in poll(2): the thread polls `near`, others send to `far`. A pair of sockets and not an
+ * eventfd or a pipe: each has an inode of its own, `near` hangs up when `far` is closed, and no send causes
+ * SIGPIPE. Its messages are empty: if the number is that of another file after the check, as of a stream to
+ * the daemon, nothing is sent there, and nothing received. */
 struct ut_bell {
 	struct ut_descriptor near_end;
 	struct ut_descriptor far_end;
@@ -134,7 +135,7 @@ static inline int ut_bell_open(struct ut_bell *b)
 	if (ut_is_ours(&b->near_end) && ut_is_ours(&b->far_end))
 		return 0;
 	ut_bell_close(b);
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
 		return -errno;
 	error = ut_take(&b->near_end, ends[0]);
 	other = ut_take(&b->far_end, ends[1]);
@@ -148,16 +149,16 @@ static inline void ut_bell_ring(const struct ut_bell *b)
 {
 	int fd = __atomic_load_n(&b->far_end.fd, __ATOMIC_RELAXED);
 
-	if (ut_is_ours(&b->far_end) && send(fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+	if (ut_is_ours(&b->far_end) && send(fd, "", 0, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
 	}
 }
 
 static inline void ut_bell_silence(const struct ut_bell *b)
 {
-	char rung[64];
-
-	while (ut_is_ours(&b->near_end) && recv(b->near_end.fd, rung, sizeof(rung), MSG_DONTWAIT) > 0) {
-	}
+	/* (Not without end: if the other end is closed an empty message always comes.) */
+	for (int rung = 0; rung < 64 && ut_is_ours(&b->near_end); rung++)
+		if (recv(b->near_end.fd, NULL, 0, MSG_DONTWAIT) < 0)
+			break;
 }
 
 #endif
