@@ -39,9 +39,6 @@ ENOTCONN."""
 _STEP_S: Final = 0.02
 """Interval of retries."""
 
-_ATTEMPTS: Final = 3
-"""Retries for daemons that end while a connection is made."""
-
 _MOST_SAID: Final = 100
 """Maximum of different lines in the log."""
 
@@ -83,20 +80,24 @@ class DataConnections:
         on_end: Callable[[Channel], None] = lambda _: None,
     ) -> Asking[Channel]:
         """Connect on behalf of a process. ESRCH: it has ended. Other errors of the daemon; ENOTCONN."""
-        for _ in range(_ATTEMPTS):
-            yield from self.present()
-            channel = yield from self._accepted(on_notification, on_end)
+        for _ in range(int(AWAY_S / _STEP_S)):
+            channel = None
             try:
-                yield from self._open_for(channel, owner)
+                if not self.is_away:
+                    channel = self.connect(on_notification, on_end)
+                    yield from self._open_for(channel, owner)
+                    return channel
             except OSError as failure:
-                last = failure
-                if self.is_retried(channel):
-                    yield self.pause()
-                    continue
-                channel.close()
-                raise
-            return channel
-        raise last
+                if channel is None:  # it does not accept, or not yet
+                    is_missing = failure.errno == errno.ENOTCONN
+                    is_retried = isinstance(failure, BlockingIOError) or (is_missing and self.reconnects)
+                else:
+                    is_retried = self.is_retried(channel)
+                    channel.close()
+                if not is_retried:
+                    raise
+            yield self.pause()
+        raise error(errno.ENOTCONN)
 
     def _open_for(self, channel: Channel, owner: OpenFor) -> Asking[None]:
         if not self.speaks_for_others:
@@ -110,20 +111,6 @@ class DataConnections:
             self.say(
                 "the daemon is another user's: records carry our pid, %d, and count as ours", os.getpid()
             )
-
-    def _accepted(
-        self, on_notification: OnNotification, on_end: Callable[[Channel], None]
-    ) -> Asking[Channel]:
-        for _ in range(int(AWAY_S / _STEP_S)):
-            try:
-                return self.connect(on_notification, on_end)
-            except OSError as failure:
-                is_full = isinstance(failure, BlockingIOError)
-                is_missing = failure.errno == errno.ENOTCONN
-                if not is_full and not (is_missing and self.reconnects):
-                    raise
-            yield self.pause()
-        raise error(errno.ENOTCONN)
 
     def is_retried(self, channel: Channel) -> bool:
         """Whether to repeat the failed request with the next daemon."""

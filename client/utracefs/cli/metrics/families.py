@@ -22,10 +22,6 @@ class Family:
     help: str
     labels: tuple[str, ...] = ()
 
-    @property
-    def is_counter(self) -> bool:
-        return self.name.endswith("_total")
-
 
 _E: Final = ("event",)
 _B: Final = ("ftrace_instance",)
@@ -134,7 +130,7 @@ class Metrics:
         """As prometheus_client asks for them. Families without values are left out."""
         for family in FAMILIES.values():
             if values := self._values.get(family.name):
-                kind = CounterMetricFamily if family.is_counter else GaugeMetricFamily
+                kind = CounterMetricFamily if family.name.endswith("_total") else GaugeMetricFamily
                 metric = kind(family.name, family.help, labels=family.labels)
                 for labels, value in values.items():
                     metric.add_metric(labels, value)
