@@ -57,6 +57,13 @@ class Failure(Exception):
         self.detail = detail
 
 
+def error_text(error: Failure | OSError) -> str:
+    """`ABOUT: REASON`, for an error that does not end the command."""
+    if isinstance(error, Failure):
+        return f"{error.about}: {error.reason}"
+    return f"{error.filename}: {error.strerror or error}"
+
+
 class Parsed(ParamType):
     """The type of an option or argument whose value is `parse` of the text. ValueError of that: wrong usage,
     with its text. complete: as click's `shell_complete`."""

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from utracefs.cli import F
+from utracefs.cli import F, error_text
 from utracefs.cli.common import (
     available_events,
     events_option,
@@ -390,7 +390,7 @@ class WantedEvents:
         if refusal is not None:
             self.refused.append((event, text, refusal))
             failure = self._hinted(event, refusal).failure(event)
-            tell(f"{failure.about}: {failure.reason}")
+            tell(error_text(failure))
             if failure.detail:
                 with contextlib.suppress(OSError):  # as `tell`
                     click.echo(failure.detail, err=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import utracefs
-from utracefs.cli import Failure
+from utracefs.cli import Failure, error_text
 from utracefs.cli.common import EventStats, available_events, buffer_numbers, connect, event_stats
 from utracefs.cli.instance_option import TOP, Place, instance_names
 from utracefs.cli.look.status import buffer_state, users_of
@@ -129,10 +129,8 @@ class Collector:
             self._collect_daemon(metrics, began_s + ANSWER_S)
             metrics.set("utracefs_up", 1)
             self.why = ""
-        except Failure as error:
-            self.why = f"{error.about}: {error.reason}"
-        except OSError as error:
-            self.why = f"{error.filename}: {error.strerror or error}"
+        except (Failure, OSError) as error:
+            self.why = error_text(error)
         if self.why:
             metrics = Metrics()
             metrics.set("utracefs_up", 0)

@@ -10,16 +10,17 @@ event counts them if another consumer was attached; else their number is unknown
 how long they missed records.
 """
 
+import contextlib
 import errno
 import mmap
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from utracefs.cli import Failure
+from utracefs.cli import Failure, error_text
 from utracefs.cli.common import available_events, connect, tell
 from utracefs.cli.event_options import Wanted, filter_of
 from utracefs.cli.losses import IN_DATA_RINGS, Losing
@@ -130,11 +131,9 @@ class Attached(Closing):
 
     def look(self) -> None:
         """Open new events. Failure at the first time: an invalid filter, or no such process."""
-        try:
+        with self._until_the_daemon_goes():
             if self._gone_since is None or self._is_back():
                 self._open_new()
-        except (ConnectionError, TimeoutError):
-            self._lose()
         if (now := time.monotonic()) >= self._lost_due:
             self._lost_due = now + LOST_S
             self.lost()
@@ -147,42 +146,34 @@ class Attached(Closing):
 
     def counts(self) -> dict[EventName, int]:
         """Records counted so far; without a daemon those of the last call."""
-        try:
-            self._read_counts()
-        except (ConnectionError, TimeoutError):
-            self._lose()
+        opened = list(self.opened.values())
+        with self._until_the_daemon_goes():
+            read = self.tree.read_many([(one.handle, 8) for one in opened])
+            for one, data in zip(opened, read, strict=True):
+                if isinstance(data, OSError):
+                    raise data
+                self._last[one.event] = Counts.from_bytes(data, self._attr.read_format).count
         return {
             event: self._before.get(event, 0) + self._last.get(event, 0)
             for event in (*self._seen, *self._before)
         }
 
-    def _read_counts(self) -> None:
-        opened = list(self.opened.values())
-        for one, data in zip(opened, self.tree.read_many([(one.handle, 8) for one in opened]), strict=True):
-            if isinstance(data, OSError):
-                raise data
-            self._last[one.event] = Counts.from_bytes(data, self._attr.read_format).count
-
     def lost(self) -> Counter[EventName]:
         """Records that should have been counted or sampled and were lost anywhere; without a daemon those
         known at the last call."""
-        try:
+        with self._until_the_daemon_goes():
             parts = gained(read_stats(self.tree, self.opened), lambda event: _consumer(self.opened[event]))
             self._lost |= Counter({event: one.lost for event, one in parts.items()})
             lost, in_rings = sum(self._lost.values()), sum(one.in_rings for one in parts.values())
             where = {"in data rings": in_rings, "in rings of samples": lost - in_rings}
             self._losing.look(lost + sum(one.recorded for one in parts.values()), where)
-        except (ConnectionError, TimeoutError):
-            self._lose()
         return self._lost + self._lost_before
 
     def disable(self) -> None:
         """Stop counting and sampling."""
-        try:
+        with self._until_the_daemon_goes():
             for one in self.opened.values():
                 self.tree.perf_ioctl(one.handle, "DISABLE")
-        except (ConnectionError, TimeoutError):
-            self._lose()
 
     def take_orphans(self) -> list[Opened]:
         """Perf events that ended with an earlier daemon; the caller reads and closes their rings."""
@@ -240,7 +231,7 @@ class Attached(Closing):
                 if first:
                     raise failure from None
                 self._refused.add(event)
-                tell(f"{failure.about}: {failure.reason}")
+                tell(error_text(failure))
             else:
                 if is_late:
                     self._late.append(event)
@@ -288,6 +279,14 @@ class Attached(Closing):
         if attr.data_pages or not (attr.sample_period or attr.sample_freq):
             return attr.data_pages
         return max(1024, fitting_ring_bytes() // 4096 >> len(self.opened).bit_length())
+
+    @contextlib.contextmanager
+    def _until_the_daemon_goes(self) -> Iterator[None]:
+        """Suppresses the loss of the connection in its block."""
+        try:
+            yield
+        except (ConnectionError, TimeoutError):
+            self._lose()
 
     def _lose(self) -> None:
         if self._gone_since is None:

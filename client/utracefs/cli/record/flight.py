@@ -23,7 +23,7 @@ from typing import Final
 
 import attrs
 
-from utracefs.cli import Failure
+from utracefs.cli import Failure, error_text
 from utracefs.cli.common import buffer_numbers, cpu_numbers, cpus_of, tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
 from utracefs.cli.instance_option import TOP
@@ -144,10 +144,8 @@ class Flight:
             return dump()
         except (ConnectionError, TimeoutError):
             raise
-        except Failure as error:
-            text = f"{error.about}: {error.reason}"
-        except OSError as error:
-            text = f"{error.filename}: {error.strerror}"
+        except (Failure, OSError) as error:
+            text = error_text(error)
         tell(text)
         return f"failed: {text}"
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from utracefs.cli import Failure
+from utracefs.cli import Failure, error_text
 from utracefs.cli.common import tell
 from utracefs.cli.losses import AS_FAR_AS_REPORTED, LOSSES, lost_text, refused_text
 from utracefs.cli.record.amount import Amount
@@ -118,7 +118,7 @@ class Rotation(Closing):
             path, summary = writing.result()
         except OSError as error:
             self.error = self.error or error
-            tell(f"{error.filename}: {error.strerror}")
+            tell(error_text(error))
         else:
             self._note(path, summary)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import click
 
-from utracefs.cli import Failure
+from utracefs.cli import Failure, error_text
 from utracefs.cli.common import NoAnswer, connect
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.own_processes import in_background
@@ -39,9 +39,7 @@ def running_or_own(
         except NoAnswer as error:
             if not has_command:
                 raise
-            click.echo(
-                f"utracefs: recording with a daemon of its own: {error.about}: {error.reason}", err=True
-            )
+            click.echo(f"utracefs: recording with a daemon of its own: {error_text(error)}", err=True)
         except Failure:
             if directory or not has_command:
                 raise

@@ -32,7 +32,7 @@ from typing import Any
 
 import attrs
 
-from utracefs.cli import Failure
+from utracefs.cli import Failure, error_text
 from utracefs.cli.common import tell
 
 TERM_GRACE_S = 5.0
@@ -214,10 +214,8 @@ class _Loop:
         if info is not None and info.si_signo == signal.SIGUSR2 and self._dump is not None:
             try:
                 self._dump()
-            except Failure as error:
-                tell(f"{error.about}: {error.reason}")
-            except OSError as error:
-                tell(f"{error.filename}: {error.strerror}")
+            except (Failure, OSError) as error:
+                tell(error_text(error))
         elif info is not None and info.si_signo in self._taken and info.si_signo != signal.SIGCHLD:
             self._asked_to_end(signal.Signals(info.si_signo), from_terminal=info.si_code == _SI_KERNEL)
         now = time.monotonic()
