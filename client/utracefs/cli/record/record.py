@@ -138,7 +138,7 @@ def record(
         tree, own = stack.enter_context(
             running_or_own(directory, has_command=bool(command), embedded=embedded)
         )
-        returns = bool(long.flight or long.switch_output) and not (own or keep)
+        returns = not (own or keep or snapshot)
         surroundings = stack.enter_context(launched(launch, tree, command))
         # The instance is set up before COMMAND starts and before any event is enabled there.
         if keep:
@@ -348,11 +348,21 @@ def _tell_what_came(
         summary = attrs.evolve(summary, size=job.target.finish(summary.size, watch.recorder.texts.tgids))
         output = job.target.output
     finally:
-        whole = watch.error is None
-        tell(f"{output}: {_what_came(job, summary, larger, whole=whole, own=own, snapshot=snapshot)}")
+        text = _what_came(
+            job,
+            summary,
+            larger,
+            whole=watch.error is None,
+            came_back=watch.recorder.came_back,
+            own=own,
+            snapshot=snapshot,
+        )
+        tell(f"{output}: {text}")
 
 
-def _what_came(job: Job, summary: Summary, larger: str, *, whole: bool, own: bool, snapshot: bool) -> str:
+def _what_came(
+    job: Job, summary: Summary, larger: str, *, whole: bool, came_back: bool, own: bool, snapshot: bool
+) -> str:
     wanted, hint = job.wanted, job.surroundings.hint
     records = counted(summary.records, "record")
     if snapshot:
@@ -362,7 +372,7 @@ def _what_came(job: Job, summary: Summary, larger: str, *, whole: bool, own: boo
     of = (summary.recorded - summary.no_room if snapshot else summary.records) + summary.lost
     of = of if summary.lost > summary.no_room else 0
     text = f"{records}, {sized(summary.size)}, {lost_text(summary.losses, of)}{larger}"
-    if not whole:
+    if came_back or not whole:
         text += AS_FAR_AS_REPORTED
     text += refused_text(summary.refused)
     if whole and snapshot and summary.recorded and not summary.records:

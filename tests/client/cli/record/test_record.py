@@ -17,6 +17,7 @@ import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.recordings.events import trace_cmd
+from tests.integration.conftest import running
 
 EMITTER = """
 import signal, sys, time, utracefs
@@ -377,9 +378,25 @@ def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
     assert len(fields(traced)) == 100
 
 
-def test_without_a_command_it_ends_with_the_daemon(
-    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
-) -> None:
+def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+    traced.run("reg", "ev u32 a")
+    process = traced.start("record", "--filter", "a < 9")
+    eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
+    for value in ("7", "9"):
+        traced.run("emit", "ev", value)
+    daemon.kill()
+    daemon.wait()
+    with running(traced.home / "d"):
+        for value in ("9", "8"):
+            traced.run("emit", "ev", value)
+        _, error = interrupt(process)
+        assert traced.out("ls", "instances") == ""
+    assert process.returncode == 0 and b"the daemon closed the connection; waiting for the next\n" in error
+    assert b"nothing lost as far as the daemon had reported before it ended\n" in error
+    assert [one["a"] for one in fields(traced)] == [7, 8]
+
+
+def test_no_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
     traced.run("reg", "ev u32 a")
     process = traced.start("record")
     eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
@@ -387,10 +404,13 @@ def test_without_a_command_it_ends_with_the_daemon(
     part = traced.home / "trace.dat.part"
     eventually(lambda: b"name: ev" in part.read_bytes(), "it has the record's event")
     daemon.kill()
-    _, error = process.communicate(timeout=60)
+    assert process.stderr is not None
+    assert b"the daemon closed the connection; waiting for the next\n" in process.stderr.readline()
+    _, error = interrupt(process)
     assert process.returncode == 1
     assert b"nothing lost as far as the daemon had reported before it ended\n" in error
     assert b"trace.dat has the records until then" in error
+    assert [one["a"] for one in fields(traced)] == [7]
 
 
 def _read_events(process: "subprocess.Popen[bytes]", cli: Cli) -> int:
