@@ -43,8 +43,8 @@ OF_THE_CLIENT = {
     ),
     "a_lost_connection_is_not_made_again": (
         "connection/connection.c",
-        "s->due = now + s->back_off;",
-        "s->due = UINT64_MAX;",
+        "s->due = now + s->back_off;\n\tgive_up_waiting(s);",
+        "s->due = UINT64_MAX;\n\tgive_up_waiting(s);",
     ),
     "a_child_writes_into_its_parent_s_ring": (
         "ring.c",

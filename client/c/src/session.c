@@ -64,10 +64,8 @@ struct ut_session *ut_session_new(unsigned flags, const struct ut_settings *sett
 	s->owner = owner;
 	if (owner)
 		owner->session = s;
-	s->back_off = UT_FIRST_BACK_OFF_NS;
-	s->patience = UT_PATIENCE_NS;
+	s->back_off = UT_BUSY_NS;
 	s->socket.fd = s->status_fd.fd = -1;
-	s->error = -EINPROGRESS;
 	s->end_of_regs = &s->regs;
 	s->next = ut_sessions;
 	ut_sessions = s;
@@ -150,7 +148,6 @@ void ut_begin(struct ut_session *s, int is_asked)
 	if (s->state == UT_FORKED || (is_asked && s->state == UT_WAITING)) {
 		ut_go(s, UT_WANTED);
 		s->due = 0;
-		s->patience = s->parents ? UT_EMIT_NS : UT_PATIENCE_NS;
 	}
 }
 
@@ -357,7 +354,7 @@ int ut_session_open(struct ut_session **session, uint64_t until)
 	if (!s) {
 		error = -ENOMEM;
 	} else if (!ut_await(s, is_connected, s, until) && !(until && s->state == UT_NEW)) {
-		error = s->error == -EINPROGRESS ? -ENOENT : s->error;
+		error = s->error ? s->error : -ENOENT;
 		end_session(s);
 	} else {
 		*session = s;

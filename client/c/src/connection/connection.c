@@ -20,6 +20,9 @@
 #include "connection.h"
 
 #define LAST_BACK_OFF_NS 1000000000ull
+/* The last pauses at a full queue: in all UT_EMIT_NS, and a quarter of a second. */
+#define LAST_PAUSE_OF_CHILD_NS (2 * UT_BUSY_NS)
+#define LAST_PAUSE_NS (512 * UT_BUSY_NS)
 
 uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
@@ -123,12 +126,6 @@ void ut_hold(struct ut_session *s)
 
 /* ---- connecting */
 
-/* Whether no attempt has failed since the last connection, or in this child. */
-static int has_not_failed(const struct ut_session *s)
-{
-	return s->back_off == UT_FIRST_BACK_OFF_NS;
-}
-
 /* Whether a child does not try to connect now, because the daemon might refuse it: it may end before it
  * knows, and the records in its ring would be in no number. Without a connection it counts them in its
  * parent's ring. (One that lives on tries all the same.) */
@@ -136,7 +133,7 @@ static int may_be_refused(const struct ut_session *s)
 {
 	struct data_ring *counters = s->parents ? ut_ring_counters(s->parents) : NULL;
 
-	return counters && !dr_is_closed(counters) && has_not_failed(s) &&
+	return counters && !dr_is_closed(counters) && !s->error &&
 	       atomic_load_explicit(&counters->header->behind, memory_order_relaxed) & DR_BEHIND;
 }
 
@@ -188,13 +185,14 @@ void ut_disconnect(struct ut_session *s)
 /* The connection has ended with this error, or could not be made. */
 static void lose_connection(struct ut_session *s, uint64_t now, int error)
 {
+	s->back_off = s->error ? s->back_off * 2 : UT_FIRST_BACK_OFF_NS;
+	s->back_off = s->back_off < LAST_BACK_OFF_NS ? s->back_off : LAST_BACK_OFF_NS;
 	s->error = error;
 	s->is_old &= s->forked_at != 0; /* the next one may take the ring; a child finds that in its status */
 	ut_disconnect(s);
 	warn_of_limits(s);
 	ut_go(s, UT_LOST);
 	s->due = now + s->back_off;
-	s->back_off = s->back_off * 2 < LAST_BACK_OFF_NS ? s->back_off * 2 : LAST_BACK_OFF_NS;
 	give_up_waiting(s);
 }
 
@@ -237,13 +235,11 @@ static int send_first(struct ut_session *s)
 	return ut_send_first(s);
 }
 
-/* The time until the next attempt at a full queue. */
-static uint64_t busy_ns(const struct ut_session *s)
+/* The daemon serves this session, or this is a new child. */
+static void begin_back_off(struct ut_session *s)
 {
-	uint64_t longer = s->parents ? 0 : (UT_PATIENCE_NS - s->patience) / 4;
-
-	longer = longer < UT_FIRST_BACK_OFF_NS ? longer : UT_FIRST_BACK_OFF_NS;
-	return longer > UT_BUSY_NS ? longer : UT_BUSY_NS;
+	s->error = 0;
+	s->back_off = UT_BUSY_NS;
 }
 
 static int is_taken_away(const struct ut_session *s)
@@ -253,16 +249,15 @@ static int is_taken_away(const struct ut_session *s)
 
 static void start_connection(struct ut_session *s, uint64_t now)
 {
+	const uint64_t longest = s->parents ? LAST_PAUSE_OF_CHILD_NS : LAST_PAUSE_NS;
 	int error;
 
 	error = may_be_refused(s) ? -EAGAIN : ut_connect(&s->socket, s->settings.directories, "user_events_data");
 	/* A program's records have a place, a child waits for a moment. Only once: a daemon that is stopped may
 	 * have this queue in front of it, with a thousand programs, for long. */
-	if (error == -EAGAIN && s->patience && has_not_failed(s)) {
-		uint64_t pause = busy_ns(s);
-
-		s->patience -= s->patience < pause ? s->patience : pause;
-		s->due = now + pause;
+	if (error == -EAGAIN && !s->error && s->back_off <= longest) {
+		s->due = now + s->back_off;
+		s->back_off *= 2;
 		if (s->ring && !s->parents)
 			ut_hold(s); /* of events declared meanwhile, who reads a former ring would know nothing */
 		return;
@@ -278,7 +273,6 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		lose_connection(s, now, error);
 		return;
 	}
-	s->error = 0;
 	if (!s->is_old && s->ring && ut_ring_has_file(s->ring)) {
 		ut_outlets[s->ring].by_socket = 0;
 		ut_go(s, UT_OFFER);
@@ -325,7 +319,7 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 	}
 	s->is_old = protocol < 2;
 	s->status_size = (uint32_t)size;
-	s->back_off = UT_FIRST_BACK_OFF_NS;
+	begin_back_off(s);
 	return 0;
 }
 
@@ -425,7 +419,7 @@ static int response_came(struct ut_session *s, const struct ut_message *message)
 		return ring_came(s, message);
 	case UT_ABOUT_NOTIFY:
 		/* This daemon has no enablers: they stay off, and only they need this answer. */
-		s->back_off = UT_FIRST_BACK_OFF_NS;
+		begin_back_off(s);
 		s->is_notified = !message->error;
 		ut_go(s, UT_READY);
 		return 0;
@@ -553,10 +547,7 @@ static int advance(struct ut_session *s)
 
 		waits = asked->about < UT_ABOUT_REG || (asked->about == UT_ABOUT_REG && asked->what);
 	}
-	if (waits)
-		return 0;
-	s->patience = UT_PATIENCE_NS; /* all answers have come */
-	return ut_is_up(s->state) ? 0 : move_all(s);
+	return waits || ut_is_up(s->state) ? 0 : move_all(s);
 }
 
 /* Begins anew at once: the program has closed descriptors, perhaps one that has just been received (the
@@ -576,10 +567,8 @@ void ut_step(struct ut_session *s, uint64_t now)
 		ut_wake(); /* descriptors opened or received here would be missing in the parent */
 		return;
 	}
-	if (s->state == UT_WAITING && now >= s->due) {
-		s->patience = UT_PATIENCE_NS;
+	if (s->state == UT_WAITING && now >= s->due)
 		ut_go(s, UT_WANTED);
-	}
 	if (!ut_is_connected(s->state)) {
 		if (s->state == UT_NEW && now >= s->due)
 			start_connection(s, now);
@@ -633,7 +622,7 @@ void ut_connection_start_child(struct ut_session *s)
 	s->forked_at = ut_clock_ns();
 	ut_go(s, UT_FORK);
 	s->due = 0;
-	s->back_off = UT_FIRST_BACK_OFF_NS;
+	begin_back_off(s);
 	ut_ask_anew(s);
 	for (struct ut_reg *reg = s->regs; reg; reg = reg->next) {
 		atomic_store(&reg->place, 0);

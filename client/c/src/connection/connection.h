@@ -35,9 +35,8 @@ struct utracefs_event;
 
 #define UT_FIRST_BACK_OFF_NS 50000000ull
 
-/* Until the next attempt, if the daemon has too many new connections, at first; of a program in all. */
+/* Until the next attempt, if the daemon has too many new connections: each time twice as long. */
 #define UT_BUSY_NS 250000ull
-#define UT_PATIENCE_NS 250000000ull
 /* The longest wait of an emit for the daemon: of a forked child in all such attempts, of a write(2) for an
  * answer. */
 #define UT_EMIT_NS (3 * UT_BUSY_NS)
@@ -152,10 +151,9 @@ struct ut_session {
 	uint64_t bytes_before; /* emitted into rings that are given up */
 	uint64_t bytes_flushed; /* of all emitted bytes */
 	enum ut_state state;
-	int error;	  /* why the last attempt to connect failed: negative errno */
+	int error;	  /* why the last attempt to connect failed: negative errno; 0: none did since it was up */
 	uint64_t due;	  /* UT_NEW, UT_WAITING: when to connect */
 	uint64_t back_off;
-	uint64_t patience; /* left for attempts to connect while the daemon has too many new connections */
 	uint64_t forked_at; /* UT_FORKED */
 	uint32_t changes; /* futex: counts steps, for waiting threads */
 
