@@ -8,7 +8,7 @@ from functools import partialmethod
 
 from tests.simulation.base import Base
 from tests.simulation.doubts import changed
-from tests.simulation.model import PLAIN, Instance
+from tests.simulation.parts import PLAIN, Instance, place_of
 
 INSTANCES = ["", "a", "b"]
 TRIGGERS = {
@@ -38,7 +38,7 @@ class Administrator(Base):
     def _turn(self, where: int | str, name: str, kind: str, *, on: bool) -> bool:
         """Enable an event in an instance, or add a trigger; or the opposite."""
         file, text = ("trigger", "!" * (not on) + TRIGGERS[kind]) if kind in TRIGGERS else (kind, "01"[on])
-        file = f"events/user_events/{name}/{file}"
+        file = place_of(name) + file
         return self._change(where, file, text, lambda i: i.turn(kind, name, on=on), kind == "enable")
 
     def _enable(self, where: int, event: int, on: int, *_: int) -> None:
@@ -53,14 +53,14 @@ class Administrator(Base):
         if name := self._event_in(event):
             k = limit % 5 if limit % 3 else None
             text = "0" if k is None else f"k > {k}"
-            self._change(where, f"events/user_events/{name}/filter", text, lambda i: i.set_filter(name, k))
+            self._change(where, place_of(name) + "filter", text, lambda i: i.set_filter(name, k))
 
     def _hist(self, where: int, event: int, on: int, *_: int) -> None:
         self._trigger("hist", where, event, may_remove=on % 3 == 0)
 
     def _trigger(self, kind: str, where: int, event: int, *_: int, may_remove: bool = True) -> None:
         """Add it, or remove it where it is."""
-        inst, name = self._place(where)[0], self._event_in(event)
+        inst, name = self._place(where)[0], self._event_in(event, of_programs=kind == "traceoff")
         if name is None:
             return
         is_there = name in getattr(self.models[-1].instances[inst], kind)

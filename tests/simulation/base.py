@@ -18,7 +18,8 @@ from typing import Any
 from tests.simulation.disk import ERRORS, Disk, Killed
 from tests.simulation.doubts import Doubts, unless_refused
 from tests.simulation.machine import CPUS, DESCRIPTORS, Listener, Machine, Store
-from tests.simulation.model import BUFFERS, HISTS, SETTINGS, Model, Record, Texts, Wrong, expect
+from tests.simulation.model import Model
+from tests.simulation.parts import BUFFERS, HISTS, SETTINGS, SYNTHETIC, Record, Texts, Wrong, expect
 from tests.simulation.programs import Answers, Consumer, Program, descriptors, payload
 from utracefs_protocol.errors import TraceError
 from utracefsd.daemon import GATHER_NS, GRACE_NS, HAND_OVER_NS, LOOK_AGAIN_NS, Daemon, DaemonOptions
@@ -56,6 +57,8 @@ class _Log(logging.Handler):
                 model.loose.add(SETTINGS)
             elif id_ in IN_MEMORY:
                 model.in_memory.add(IN_MEMORY[id_])
+            elif id_ == "hist-without-memory":
+                model.drop_records()
 
 
 def _nothing(_: Model) -> None: ...
@@ -346,14 +349,18 @@ class Base(Doubts):
                     raise Wrong(f"gathering rings never {way}")
 
     def _tree(self, method: str, *params: Any, after: Callable[[Model], object] | None = None) -> Any:
-        self._gather()
-        if self.admin is None or self.admin.ended:
-            self.admin = self._connect(self._root, to_tree=True)
-        error, result = self._ask(self.admin, method, *params, after=after)
+        error, result = self._ask_admin(method, *params, after=after)
         if error is not None:
             self.reached[f"{method} errno {error[0]}"] += 1
             return None
         return result if result is not None else True
+
+    def _ask_admin(self, method: str, *params: Any, after: Callable[[Model], object] | None = None) -> Any:
+        """(error, result) of a request of the administrator."""
+        self._gather()
+        if self.admin is None or self.admin.ended:
+            self.admin = self._connect(self._root, to_tree=True)
+        return self._ask(self.admin, method, *params, after=after)
 
     def _read_files(self, paths: list[str]) -> Texts:
         found: Texts = {}
@@ -457,6 +464,8 @@ class Base(Doubts):
         name = which if isinstance(which, str) else names[which % len(names)]
         return name, f"instances/{name}/" if name else ""
 
-    def _event_in(self, number: int) -> str | None:
+    def _event_in(self, number: int, *, of_programs: bool = False) -> str | None:
+        """of_programs: none of the synthetic ones."""
         names = sorted(set.intersection(*(set(m.fields) for m in self.models)))
+        names = names if not of_programs else [name for name in names if name not in SYNTHETIC]
         return names[number % len(names)] if names else None

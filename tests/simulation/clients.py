@@ -38,7 +38,7 @@ import attrs
 from tests.client.c.building import SOURCE, build
 from tests.simulation.base import USERS
 from tests.simulation.mixture import Step
-from tests.simulation.model import LINE, Wrong, expect
+from tests.simulation.parts import LINE, Wrong, expect
 from tests.simulation.world import World
 from tests.simulation.world import world as a_world
 from utracefsd.daemon import GATHER_NS, HAND_OVER_NS

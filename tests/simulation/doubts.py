@@ -9,7 +9,8 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.model import Model, Wrong
+from tests.simulation.model import Model
+from tests.simulation.parts import Wrong
 from tests.simulation.programs import Program
 
 

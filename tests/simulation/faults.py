@@ -17,6 +17,7 @@ import utracefsd.daemon
 from tests.simulation.mixture import steps_of
 from tests.simulation.rings import DataRing
 from tests.simulation.simulate import STEPS, Outcome, named, play
+from utracefs_protocol.errors import TraceError
 from utracefsd.connections import link
 from utracefsd.connections.accepted_connection import AcceptedConnection
 from utracefsd.connections.acceptor import Acceptor
@@ -28,10 +29,13 @@ from utracefsd.consumers.ftrace.event.event_file import EventFile, Part
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.consumers.ftrace.trigger import hist_kinds
+from utracefsd.consumers.ftrace.trigger.commands import Triggers
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
 from utracefsd.consumers.plugins.plugins import Plugin, Plugins
 from utracefsd.consumers.stream.streams import OpenStream, PageStream, Stream, Streams
 from utracefsd.daemon import GRACE_NS, Daemon
+from utracefsd.events import dynamic_events
 from utracefsd.events.enablers import EnablerTable
 from utracefsd.events.event_ids import EventIds
 from utracefsd.events.event_table import EventTable
@@ -598,6 +602,49 @@ def a_plug_in_does_not_get_the_last_records(real: Any, *args: Any) -> None: ...
 
 @fault(Plugin, "detach")
 def a_plug_in_stays_attached(real: Any, *args: Any) -> None: ...
+
+
+@fault(Instance, "_dynamic_removed")
+def buffers_keep_records_of_synthetic_events_that_are_removed(*_: object) -> None: ...
+
+
+@fault(Instance, "restore")
+def buffers_with_records_of_removed_events_are_forgotten(
+    real: Any, instance: Instance, settings: Any, files: Any
+) -> None:
+    real(instance, {**settings, "clear_pending": False}, files)
+
+
+@fault(hist_kinds, "_link")
+def an_action_does_not_hold_its_synthetic_event(real: Any, place: Any, *args: Any) -> Any:
+    place.table.release_all(real(place, *args))
+    return []
+
+
+@fault(hist_kinds, "_link")
+def the_synthetic_event_of_a_removed_action_stays_in_use(real: Any, *args: Any) -> Any:
+    real(*args)
+    return []
+
+
+@fault(hist_kinds, "is_read")
+def a_variable_that_is_read_is_removed(*_: object) -> bool:
+    return False
+
+
+@fault(Triggers, "_may_restore")
+def triggers_are_restored_in_the_order_of_their_events(*_: object) -> bool:
+    return True
+
+
+@fault(dynamic_events, "truncate_synthetic")
+def some_of_the_synthetic_events_are_removed_though_one_is_in_use(
+    real: Any, table: EventTable, *, privileged: bool
+) -> None:
+    with contextlib.suppress(TraceError):
+        for event in [event for event in table.events() if event.synthetic]:
+            table.delete_event(event, privileged=privileged)
+    real(table, privileged=privileged)
 
 
 def find(name: str, seconds: float, seed: int = 1) -> tuple[Outcome | None, int]:

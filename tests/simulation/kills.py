@@ -11,7 +11,8 @@ from functools import partial
 
 from tests.simulation.base import GRAVE
 from tests.simulation.doubts import changed, different
-from tests.simulation.model import SETTINGS, Model, Record
+from tests.simulation.model import Model
+from tests.simulation.parts import SETTINGS, Record
 from tests.simulation.programs import TEXT, Program, descriptors, sent_record
 from tests.simulation.reading import Reading
 
@@ -51,6 +52,11 @@ class Kills(Reading):
             models = changed(models, change_it)
             if i >= done:
                 found = [*found, *models, *self._taken_in(models)]
+        for name in {name for m in found for name in m.instances}:
+            there = [m.instances[name] for m in found if name in m.instances]
+            if len({instance.is_marked for instance in there}) > 1:  # cleared before the log says so
+                for instance in there:
+                    instance.is_marked = None
         self.models = different(found)
         self._begun, self._asked = [], None
         self._die()

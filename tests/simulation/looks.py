@@ -7,17 +7,18 @@ import gc
 import os
 from collections import Counter
 
-from tests.simulation.administrator import Administrator
 from tests.simulation.base import GRAVE
 from tests.simulation.doubts import different
 from tests.simulation.machine import CPUS
-from tests.simulation.model import PLAIN, Model, Texts, Wrong, expect, listed_events
+from tests.simulation.model import Model, listed_events
+from tests.simulation.parts import PLAIN, Texts, Wrong, expect, place_of
 from tests.simulation.programs import descriptors
+from tests.simulation.synthetic import Synthetic
 
 MOST_MODELS = 32
 
 
-class Looks(Administrator):
+class Looks(Synthetic):
     """Compares what the daemon shows with the possible worlds."""
 
     def _look_at_status(self) -> None:
@@ -58,8 +59,8 @@ class Looks(Administrator):
         texts["instances"] = " ".join(sorted(there)).encode()
         texts["available_events"] = self._tree("read_file", "available_events")
         events = listed_events(texts)
-        wanted += ["saved_tgids", "options/record-tgid", "refused_events"]
-        wanted += [f"events/user_events/{event}/{file}" for event in events for file in ("id", "stats")]
+        wanted += ["saved_tgids", "options/record-tgid", "refused_events", "synthetic_events"]
+        wanted += [place_of(event) + file for event in events for file in ("id", "stats")]
         names = sorted(there | {""})
         for name in names if is_all else [names[which % len(names)]]:
             at = f"instances/{name}/" if name else ""
@@ -69,7 +70,7 @@ class Looks(Administrator):
                 files = ["enable", "filter", "trigger"]
                 if any(model.may_have_hist(name, event) for model in models):
                     files.append("hist")
-                paths += [f"events/user_events/{event}/{file}" for file in files]
+                paths += [place_of(event) + file for file in files]
             wanted += [at + path for path in paths]
         texts |= self._read_files(wanted)
         wrong = []
@@ -107,7 +108,7 @@ class Looks(Administrator):
         """No more than the instances and histograms need."""
         names = [name for _, folders, files in os.walk(self.folder) for name in (*folders, *files)]
         spares = sum(i.spare is not None for i in model.instances.values())
-        hists = sum(len(i.hist) for i in model.instances.values())
+        hists = sum(len(i.hist) + len(i.actions) for i in model.instances.values())
         found = [sum(name.startswith(kind) for name in names) for kind in ("buffer.", "cpu", "hist.")]
         most = [len(model.instances), CPUS * (len(model.instances) + spares), hists + self._refused_hists]
         if any(a > b for a, b in zip(found, most, strict=True)):

@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 
 import utracefsd.daemon
-from tests.simulation.model import MOST_EVENTS, MOST_FIELDS, PLUG_IN
+from tests.simulation.parts import MOST_EVENTS, MOST_FIELDS, PLUG_IN
 from tests.simulation.rings import DATA_RINGS, DataRing
 from utracefsd.connections import data_connection, port
 from utracefsd.consumers.plugins import plugins

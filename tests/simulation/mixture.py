@@ -12,12 +12,12 @@ _BY_WEIGHT = {
     12: "write",
     10: "register enable",
     8: "early back disk strike word",
-    6: "program look attach stop filter consume",
+    6: "program look attach stop filter consume cascade",
     5: "token off end switch set glut",
     4: "proxy lag ring time hist flood",
-    3: "tally pipe torn corrupt traceoff size detach",
-    2: "kill mkdir snapshot tgid stall storm vanish restart manager renew scarce half leave",
-    1: "snapper rmdir clear nonsense delete grep hurry fall starve crowd",
+    3: "tally pipe torn corrupt traceoff size detach derive",
+    2: "kill mkdir snapshot tgid stall storm vanish restart manager renew scarce half leave dissolve",
+    1: "snapper rmdir clear nonsense delete grep hurry fall starve crowd compose",
 }
 WEIGHTS = {name: weight for weight, names in _BY_WEIGHT.items() for name in names.split()}
 """How often each step comes."""

@@ -24,299 +24,39 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
 
-FTRACE, PERF, OTHER = 1, 2, 128
-
-PLUG_IN = "plug"
-"""Name of the plug-in."""
-
-HISTS, BUFFERS, SETTINGS = "hists", "buffers", "settings"
-
-SWITCH = {"0": b"0\n", "1": b"1\n"}
-PLAIN: dict[str, dict[str, bytes]] = {
-    "buffer_percent": {"50": b"50\n", "0": b"0\n", "7": b"7\n", "100": b"100\n"},
-    "options/stacktrace": SWITCH,
-    "options/event-fork": SWITCH,
-    "set_event_notrace_pid": {"": b"", "1 2": b"1\n2\n", "3": b"3\n"},
-    "standing_events": {"": b"", "zz*\n": b"zz*\n", "zy*\n": b"zy*\n"},
-    "standing_filters": {"": b"", "zz* k > 1\n": b"zz* k > 1\n"},
-    "standing_triggers": {"": b"", "zz* traceoff\n": b"zz* traceoff\n"},
-}
-"""Files of an instance that keep what is written: texts, and how each is shown; first the default."""
-
-KINDS = RECORDED, FILTERED, LOST = "recorded", "filtered", "lost"
-
-MANY = 1 << 30
-DROPPED = -1
-"""In place of the k of records for which a histogram had no room."""
-FIRST_ID = 32768
-"""The lowest id of an event: the kernel's have lower ones."""
-MOST_EVENTS = 2
-MOST_FIELDS = 3
-"""The fields of each user's events, beyond FREE_FIELDS of each: two wide events have more."""
-FREE_FIELDS = 8
-
-_BEGIN = rb"^.{16}-(\d+)(?: +\([\d -]+\))? +\[(\d+)\]"
-ANY_LINE = re.compile(_BEGIN, re.MULTILINE)
-LINE = re.compile(
-    _BEGIN + rb" .{5} +(\d+)\.(\d+): (\w+): n=0x[0-9a-f]+ \((\d+)\) k=0x[0-9a-f]+ \((\d+)\)", re.MULTILINE
+from tests.simulation.parts import (
+    ANY_LINE,
+    BUFFERS,
+    DROPPED,
+    FILTERED,
+    FIRST_ID,
+    FREE_FIELDS,
+    FTRACE,
+    HISTS,
+    KINDS,
+    LINE,
+    LOST,
+    MANY,
+    MOST_EVENTS,
+    MOST_FIELDS,
+    PLAIN,
+    RECORDED,
+    SETTINGS,
+    SYNTHETIC,
+    SYNTHETIC_FIELDS,
+    Action,
+    Instance,
+    Part,
+    Program,
+    Reader,
+    Record,
+    Texts,
+    Wrong,
+    expect,
+    place_of,
 )
-"""A line of `trace`: pid, cpu, seconds, microseconds, event, n, k."""
-
-Texts = dict[str, bytes]
-"""Contents of files by path."""
-
-
-class Wrong(AssertionError):
-    """The daemon contradicts the model."""
-
-
-class Record:
-    """`n` is the record's number, given out once. Records never change, so copies of a model share them."""
-
-    def __init__(
-        self,
-        n: int,
-        name: str,
-        k: int,
-        cpu: int,
-        time: int,
-        pid: int,
-        *,
-        valid: bool,
-        in_ring: bool,
-        index: int,
-        size: int,
-    ) -> None:
-        self.n, self.name, self.k, self.cpu, self.time, self.pid = n, name, k, cpu, time, pid
-        self.valid, self.in_ring, self.index, self.size = valid, in_ring, index, size
-
-    def __repr__(self) -> str:
-        return f"{self.name}#{self.n} k={self.k} cpu{self.cpu} of {self.pid}"
-
-
-def duplicate(value: Any) -> Any:
-    """A copy that shares what never changes: records, texts, numbers."""
-    copy = _COPIES.get(type(value))
-    return value if copy is None else copy(value)
-
-
-def _copy_of_counts(counts: Counter[Any]) -> Counter[Any]:
-    copy = Counter.__new__(Counter)  # its own copy counts once more
-    dict.update(copy, counts)
-    return copy
-
-
-_COPIES: dict[type, Callable[[Any], Any]] = {
-    Counter: _copy_of_counts,
-    dict: lambda values: {key: duplicate(value) for key, value in values.items()},
-    list: list.copy,
-    set: set.copy,
-}
-"""By type: functions that copy a value. Others never change."""
-
-
-class Part:
-    """A part of a model, equal to one with the same contents."""
-
-    SHARED: frozenset[str] = frozenset()
-    """Attributes that copies have in common."""
-
-    def __init_subclass__(cls) -> None:
-        _COPIES[cls] = cls.copy
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Part) and self.__dict__ == other.__dict__
-
-    def copy(self) -> Self:
-        other = object.__new__(type(self))
-        for name, value in self.__dict__.items():
-            copy = None if name in self.SHARED else _COPIES.get(type(value))
-            other.__dict__[name] = value if copy is None else copy(value)
-        return other
-
-
-class Program(Part):
-    """One that has a connection, or waits for the next daemon."""
-
-    def __init__(self, uid: int) -> None:
-        self.uid = uid
-        self.events: list[str] = []
-        """By write_index; "": it has no event."""
-        self.tokens: dict[int, str] = {}
-        """Events of its enablers that are notified."""
-        self.connected = True
-        self.ring: list[Record] | None = None
-        """Committed and not taken in; None: it has no ring."""
-        self.adopted = True
-        """This daemon reads its ring."""
-        self.early = False
-        """Records of its ring wait for their registrations."""
-        self.waits_no_more = False
-        """But for this daemon, since its user may not register more."""
-        self.has_waited = False
-        """Others may have been taken in before its oldest record."""
-        self.ended = False
-        """The daemon has yet to read its ring."""
-        self.lost: Counter[int] = Counter()
-        """By write_index: records that found its ring full, and that no daemon has counted."""
-        self.orphan: list[str] | None = None
-        """Events by which the daemon reads its ring without a connection: the store has kept it, or it has an
-        unfinished record of a program that lives."""
-        self.waiting: list[Record] = []
-        """Sent over its socket while rings may come back: taken in behind those."""
-        self.stopped = 0
-        """The number of a record in its ring that a thread is still writing; < 0: its length is not known."""
-        self.is_stranger = False
-        """It had ended before it connected, so a later daemon cannot know whether it lives."""
-
-    @property
-    def known(self) -> list[str]:
-        """Events of the records in its ring."""
-        return self.events if self.orphan is None else self.orphan
-
-    def release(self) -> list[str]:
-        """Its connection has ended: its events, in the order in which they are released."""
-        notified, self.tokens = reversed(dict.fromkeys(self.tokens.values())), {}
-        return [*(name for name in notified if name not in self.events), *self.known]
-
-    def take(self) -> list[Record]:
-        """Records that a daemon takes in, out of its ring. An unfinished one is waited for while its program
-        lives."""
-        ring = self.ring if self.ring and self.adopted else []
-        known = len(self.known) if self.early and not self.waits_no_more else 1 << 16
-        at = next((i for i, r in enumerate(ring) if r.n == abs(self.stopped)), len(ring))
-        if self.ended and at < len(ring):
-            del ring[at : len(ring) if self.stopped < 0 else at + 1]
-            at = len(ring)
-        end = next((i for i, r in enumerate(ring[:at]) if r.index >= known), at)
-        taken = ring[:end]
-        del ring[:end]
-        return taken
-
-
-class Reader(Part):
-    """A stream, a perf event, a plug-in, a file `event_counts`, or a stream of the pages of an instance."""
-
-    def __init__(self, kind: str, name: str, instance: str | None = None) -> None:
-        self.kind, self.name, self.instance = kind, name, instance
-        self.bit = PERF if kind in ("perf", "count", "freq") else OTHER
-        self.consumer = kind if kind != "plugin" else PLUG_IN
-        """In `stats`; others get their name when they are attached."""
-        self.due: list[int] = []
-        """Numbers of records since it read."""
-        self.due_lost = 0
-        """The same of losses before they reached the daemon: a stream gets their number."""
-        self.count = 0
-        self.by_process: Counter[tuple[int, str]] = Counter()
-        """By pid: records, bytes and losses in data rings."""
-
-    def accepts_pages(self, numbers: list[int], *, is_all: bool) -> bool:
-        """Each record once; those of a cpu are in order because those of its pages are. is_all: none is left
-        in the buffer."""
-        return len(set(numbers)) == len(numbers) and (not is_all or sorted(numbers) == sorted(self.due))
-
-    def accepts(self, numbers: list[int], all_lost: int, *, is_full: bool) -> bool:
-        lost = all_lost - self.due_lost
-        if lost and (lost < 0 or not is_full):
-            return False
-        rest = iter(self.due)
-        if self.kind == "freq":  # a period that the daemon chooses, which begins with 1
-            is_first = self.count == len(self.due)
-            if is_first and not is_full and numbers[:1] != self.due[:1]:
-                return False
-        elif len(numbers) + lost != len(self.due):
-            return False
-        return all(n in rest for n in numbers)
-
-
-class Instance(Part):
-    def __init__(self) -> None:
-        self.on = True
-        self.plain = {file: next(iter(values.values())) for file, values in PLAIN.items()}
-        self.subbuf_kb = 4
-        self.size: bytes | None = None
-        """As `buffer_size_kb` shows it; None: the next look tells."""
-        self.enable: set[str] = set()
-        self.filters: dict[str, int] = {}
-        """Event: records with a larger k pass."""
-        self.hist: dict[str, Counter[int]] = {}
-        self.removed_hist: dict[str, Counter[int]] = {}
-        """By event: the most that a histogram has counted which was removed since the daemon began."""
-        self.traceoff: set[str] = set()
-        """Events with the trigger `traceoff if k == 3`."""
-        self.snapper: set[str] = set()
-        """Events with the trigger `snapshot if k == 99`, which never fires."""
-        self.kept: list[Record] = []
-        """All that was recorded since it was cleared, also what was overwritten since."""
-        self.spare: list[Record] | None = None
-        self.exact = True
-        """Nothing but overwriting took records out of `kept`."""
-        self.spare_exact = True
-        self.late = 0
-        """Late records that were seen in `kept`."""
-        self.spare_late = 0
-        """At most so many are in `spare`, where nothing counts them."""
-        self.went_off = False
-        """By its trigger, since rings were read last: losses may have been counted before or after that."""
-        self.has_pages = False
-        """A reader takes its pages out of the buffer."""
-        self.disturbed = False
-        """And others have taken some out, or put some in."""
-
-    def attaches(self, name: str) -> bool:
-        return name in self.enable or name in self.hist or name in self.traceoff or name in self.snapper
-
-    def turn(self, kind: str, name: str, *, on: bool) -> None:
-        """Enable an event, or add a trigger; or the opposite."""
-        found = getattr(self, kind)
-        if not on and kind == "hist":
-            self.removed_hist[name] = self.removed_hist.get(name, Counter()) | found.pop(name, Counter())
-        elif not on:
-            found.discard(name)
-        elif kind == "hist":
-            self.hist[name] = Counter()
-        else:
-            found.add(name)
-            if kind == "snapper":
-                self.make_spare()
-
-    def make_spare(self) -> None:
-        self.spare = [] if self.spare is None else self.spare
-
-    def set_filter(self, name: str, k: int | None) -> None:
-        self.filters.pop(name, None)
-        if k is not None:
-            self.filters[name] = k
-
-    def clear(self) -> None:
-        self.kept.clear()
-        self.exact = not self.has_pages
-        self.disturbed = True
-
-    def snapshot(self, code: int) -> None:
-        self.disturbed = True
-        if code == 1:
-            self.kept, self.spare = self.spare or [], self.kept
-            self.exact, self.spare_exact = self.spare_exact, self.exact
-            self.late, self.spare_late = self.spare_late, self.late
-            self.exact = self.exact and not self.has_pages
-        elif code == 0 or self.spare is not None:
-            self.spare, self.spare_exact, self.spare_late = [] if code else None, True, 0
-
-    def set_size(self, kb: int) -> None:
-        """Whole sub-buffers, at least two, without their headers."""
-        payload = 1024 * self.subbuf_kb - 16
-        self.size = b"%d\n" % (max(2, -(-1024 * kb // payload)) * payload // 1024)
-
-    def resize(self, kb: int) -> None:
-        """Sub-buffers of another size: the buffer begins empty."""
-        self.disturbed = True
-        if self.subbuf_kb != kb:
-            self.size = None
-            self.kept, self.spare, self.subbuf_kb = [], None if self.spare is None else [], kb
 
 
 class Model(Part):
@@ -349,6 +89,8 @@ class Model(Part):
         self.lost_in_rings: Counter[str] = Counter()
         self.counts: Counter[tuple[str, str, str]] = Counter()
         """By event, consumer, and RECORDED, FILTERED or LOST. Readers have some of RECORDED as LOST."""
+        self.vague: set[str] = set()
+        """Synthetic events whose records are not known since the last look."""
         self.either: Counter[tuple[str, str]] = Counter()
         """By event and consumer: of LOST or FILTERED the part that may be the other."""
         self.record_tgid = False
@@ -386,8 +128,12 @@ class Model(Part):
         return status
 
     def _in_ftrace(self) -> set[str]:
-        kinds = ((i.enable, i.hist, i.traceoff, i.snapper) for i in self.instances.values())
-        return set().union(*itertools.chain.from_iterable(kinds))
+        return {
+            name
+            for i in self.instances.values()
+            for names in (i.enable, i.hist, i.traceoff, i.snapper, i.actions)
+            for name in names
+        }
 
     def forget_unused(self) -> None:
         """An event is removed with its last reference."""
@@ -398,7 +144,7 @@ class Model(Part):
             self._remove(name)
 
     def _without_program(self) -> set[str]:
-        left = set(self.fields)
+        left = self.fields.keys() - SYNTHETIC
         for p in self.programs.values():
             left.difference_update(p.events if p.connected else (), p.tokens.values(), p.orphan or ())
         if left != set(self.idle):
@@ -424,6 +170,8 @@ class Model(Part):
                 del counts[key]
         for i in self.instances.values():
             i.filters.pop(name, None)
+            if (is_sure := i.attached.pop(name, None)) is not None:
+                i.is_marked = is_sure or i.is_marked or None
             self.unsure.update(r.n for r in [*i.kept, *(i.spare or ())] if r.name == name)
 
     def _is_full(self, uid: int, fields: str) -> bool:
@@ -570,6 +318,7 @@ class Model(Part):
         if not self.status(r.name) or r.name not in self.fields or (not r.valid and self._refuses(r.name)):
             return
         self.emitted[r.name] += 1
+        made = list[Record]()
         for at, i in self.instances.items():
             if r.name in i.hist:
                 i.hist[r.name][r.k] += 1
@@ -584,12 +333,97 @@ class Model(Part):
             if r.name in i.traceoff and r.k == 3:
                 i.went_off |= i.on
                 i.on = False
+            if r.name in i.actions:
+                made += self._made_by(i, r)
         for reader in self._readers_of(r.name):
             self.counts[r.name, reader.consumer, RECORDED] += 1
             reader.due.append(r.n)
             reader.count += 1
             reader.by_process[r.pid, RECORDED] += 1
             reader.by_process[r.pid, "bytes"] += r.size
+        for one in made:
+            self._take(one)
+
+    def _made_by(self, i: Instance, r: Record) -> list[Record]:
+        """The synthetic record, which comes when all consumers have r."""
+        action = i.actions[r.name]
+        n = action.number(r, i.actions.get(action.matched))
+        if action.target and (i.is_vague(r.name) or self.loose & {HISTS, SETTINGS}):
+            self.unsure.add(n)
+            self._blur(action.target)
+        if not n:
+            return []
+        made = Record(
+            n, action.target, r.k, r.cpu, r.time, r.pid, valid=True, in_ring=r.in_ring, index=-1, size=16
+        )
+        return [self.known.setdefault(n, made)]
+
+    # Synthetic events
+
+    def _blur(self, name: str) -> None:
+        """Which records it has is not known, until the next look."""
+        self.vague.add(name)
+        for i in self.instances.values():
+            if name in i.enable:
+                i.exact, i.disturbed = False, True
+            if name in i.actions:
+                action = i.actions[name]
+                action.is_vague = action.has_forgotten = True
+                if action.target:
+                    self._blur(action.target)
+        for reader in self._readers_of(name):
+            reader.is_vague = True
+
+    def drop_records(self) -> None:
+        """A histogram has no memory for its first record: any that has not counted one yet."""
+        for i in self.instances.values():
+            for action in i.actions.values():
+                if not action.hits.total():
+                    action.is_vague = action.has_forgotten = True
+
+    def compose(self, name: str) -> bool:
+        """False: there is one."""
+        if name in self.fields:
+            return False
+        self.fields[name] = self.latest[name] = SYNTHETIC_FIELDS
+        self.owners[name] = 0
+        return True
+
+    def is_used(self, name: str) -> bool:
+        """By a consumer, or by an action."""
+        actions = itertools.chain.from_iterable(i.actions.values() for i in self.instances.values())
+        return self.status(name) > 0 or any(action.target == name for action in actions)
+
+    def dissolve(self, names: Sequence[str]) -> bool:
+        """Remove all of them, or none, because one is in use. Buffers that may have records of removed events
+        are cleared; after a kill the events may still be there."""
+        gone = [] if any(map(self.is_used, names)) else names
+        for i in self.instances.values():
+            if i.is_marked or any(name in i.attached for name in gone):
+                i.snapshot(2)
+                i.clear()
+        if not self.only_makes_room:
+            for name in gone:
+                self._remove(name)
+                for i in self.instances.values():
+                    i.is_marked = False
+        return gone == names
+
+    def with_marks(self, names: Sequence[str]) -> list[Model]:
+        """The worlds in which it is known which buffers a removal of these events clears."""
+        found = [self]
+        for at, i in self.instances.items():
+            doubtful = [name for name in names if i.attached.get(name) is False]
+            if i.is_marked is None or (doubtful and not i.is_marked):
+                others = [one.copy() for one in found]
+                for one in others:
+                    for name in doubtful:
+                        del one.instances[at].attached[name]
+                    one.instances[at].is_marked = False
+                for one in found:
+                    one.instances[at].is_marked = True
+                found += others
+        return found
 
     def _refuses(self, name: str) -> bool:
         """A consumer looks at an invalid record: EFAULT. One that is off filters it unseen;
@@ -601,6 +435,7 @@ class Model(Part):
             or name in i.hist
             or name in i.traceoff
             or name in i.snapper
+            or name in i.actions
             for i in self.instances.values()
         )
 
@@ -675,7 +510,7 @@ class Model(Part):
             i.removed_hist.clear()
         if not self.record_tgid:
             self.tgids.clear()
-        self.awaited = set(self.fields)
+        self.awaited = self.fields.keys() - SYNTHETIC
         self.refused.clear()
         left = [*stored, *(pid for pid in self.programs if pid in living)]
         self.programs = {pid: self.programs[pid] for pid in left if pid in self.programs}
@@ -730,38 +565,42 @@ class Model(Part):
             r" declares .(.*?)., but .*\((\w+)\)$", texts["refused_events"].decode(), re.MULTILINE
         )
         expect("refused_events", refused, [(one, errno.errorcode[n]) for one, n in self.refused.items()])
-        ids = {event: int(texts[f"events/user_events/{event}/id"]) for event in self.fields}
+        synthetic = [name for name in self.fields if name in SYNTHETIC]
+        lines = "".join(f"{name}\t{SYNTHETIC_FIELDS}\n" for name in synthetic)
+        expect("synthetic_events", texts["synthetic_events"].decode(), lines)
+        ids = {event: int(texts[place_of(event) + "id"]) for event in self.fields}
         if min(ids.values(), default=FIRST_ID) < FIRST_ID or len(set(ids.values())) < len(ids):
             raise Wrong(f"ids are {ids}")
         expect("ids of events that were seen before", ids | self.ids, ids)
         self.ids = ids
         for event in self.fields:
-            self._check_conservation(event, texts[f"events/user_events/{event}/stats"].decode())
+            self._check_conservation(event, texts[place_of(event) + "stats"].decode())
         if is_all:
             self.loose.clear()
             self.is_late = False
+            self.vague.clear()
+            for i in self.instances.values():
+                for name in i.actions:
+                    if i.is_vague(name) and i.actions[name].target:
+                        self._blur(i.actions[name].target)
 
     def may_have_hist(self, instance: str, name: str) -> bool:
         """Without settings the trigger tells, which is not read yet."""
         found = self.instances.get(instance)
-        return SETTINGS in self.loose or (found is not None and name in found.hist)
+        return SETTINGS in self.loose or (found is not None and (name in found.hist or name in found.actions))
 
     def _believe(self, texts: Texts) -> None:
         """The settings are older ones; which, only the daemon knows."""
         names = listed_events(texts)
         self.fields = {name: self.latest[name] for name in names}
-        self.awaited = set(names)
+        self.awaited = set(names).difference(SYNTHETIC)
         self.idle = [name for name in names if name not in self.released]
         self._without_program()
         self.ids.clear()
         self.record_tgid = texts["options/record-tgid"] == b"1\n"
         self.tgids = set()
         for name in names:  # stored rings were taken in under these settings
-            stats = texts[f"events/user_events/{name}/stats"].decode()
-            self.emitted[name], self.lost_in_rings[name], rows = _numbers_of(stats)
-            for consumer, numbers in rows.items():
-                for kind, n in zip(KINDS, numbers, strict=True):
-                    self.counts[name, consumer, kind] = n
+            self._believe_stats(name, texts[place_of(name) + "stats"].decode())
         found = {"", *texts["instances"].decode().split()}
         self.instances = {name: self.instances.get(name) or Instance() for name in sorted(found)}
         for at, i in self.instances.items():
@@ -770,12 +609,15 @@ class Model(Part):
             i.on = texts[place + "tracing_on"] == b"1\n"
             i.plain = {file: texts[place + file] for file in PLAIN}
             i.subbuf_kb = int(texts[place + "buffer_subbuf_size_kb"])
-            files = {name: f"{place}events/user_events/{name}/" for name in names}
+            files = {name: place + place_of(name) for name in names}
             i.enable = {name for name in names if texts[files[name] + "enable"].startswith(b"1")}
             filters = {name: texts[files[name] + "filter"] for name in names}
             i.filters = {name: int(text[4:]) for name, text in filters.items() if text != b"none\n"}
             triggers = {name: texts[files[name] + "trigger"] for name in names}
-            hists = [name for name in names if b"hist:" in triggers[name]]
+            hists = [name for name in names if re.search(_PLAIN_HIST, triggers[name])]
+            i.actions = {name: action for name in names if (action := action_of(triggers[name]))}
+            i.attached = dict.fromkeys({**i.attached, **dict.fromkeys(names)}, False)
+            i.is_marked = None
             none: Counter[int] = Counter()
             i.hist = {name: i.hist.get(name, none) | i.removed_hist.get(name, none) for name in hists}
             i.traceoff = {name for name in names if b"traceoff:" in triggers[name]}
@@ -787,6 +629,12 @@ class Model(Part):
             for name in self.latest.keys() - names:
                 self.unsure.update(r.n for r in self.known.values() if r.name == name)
 
+    def _believe_stats(self, name: str, stats: str) -> None:
+        self.emitted[name], self.lost_in_rings[name], rows = _numbers_of(stats)
+        for consumer, numbers in rows.items():
+            for kind, n in zip(KINDS, numbers, strict=True):
+                self.counts[name, consumer, kind] = n
+
     def _check_instance(self, at: str, i: Instance, texts: Texts) -> None:
         expect(at + "tracing_on", texts[at + "tracing_on"], b"%d\n" % i.on)
         for file, text in i.plain.items():
@@ -797,7 +645,7 @@ class Model(Part):
         i.size = texts[at + "buffer_size_kb"]
         expect(at + "sub-buffer", texts[at + "buffer_subbuf_size_kb"], b"%d\n" % i.subbuf_kb)
         for name in self.fields:
-            file = f"{at}events/user_events/{name}/"
+            file = at + place_of(name)
             on = b"1" if name in i.enable else b"0"
             expect(file + "enable", texts[file + "enable"].strip(b"*\n"), on)
             wanted = b"k > %d\n" % i.filters[name] if name in i.filters else b"none\n"
@@ -807,16 +655,18 @@ class Model(Part):
             expect(
                 file + "trigger",
                 found,
-                [b"hist"] * (name in i.hist)
+                [b"hist"] * ((name in i.hist) + (name in i.actions))
                 + [b"snapshot"] * (name in i.snapper)
                 + [b"traceoff"] * (name in i.traceoff),
             )
+            if name in i.hist or name in i.actions:
+                plain, acting = _hists_of(texts[file + "hist"])
+            if name in i.actions:
+                self._check_action(file, i.actions[name], texts[file + "trigger"], acting)
             if name in i.hist:
-                table = {
-                    int(k): int(hits)
-                    for k, hits in re.findall(rb"k: +(\d+) \} hitcount: +(\d+)", texts[file + "hist"])
-                }
-                dropped = int((re.search(rb"Dropped: (\d+)", texts[file + "hist"]) or [0, 0])[1])
+                table, dropped = _table_of(plain)
+                if name in self.vague:
+                    i.hist[name] = Counter(table) + Counter({DROPPED: dropped})
                 if self.loose & {HISTS, SETTINGS}:  # counts may be gone, not that of dropped records
                     i.hist[name] &= Counter(table)
                     i.hist[name][DROPPED] = dropped
@@ -825,7 +675,7 @@ class Model(Part):
         if BUFFERS in self.loose:
             i.exact = i.spare_exact = False
             for kept, file in ((i.kept, "trace"), (i.spare or [], "snapshot")):
-                shown = set(map(int, re.findall(rb" n=0x[0-9a-f]+ \((\d+)\)", texts[at + file])))
+                shown = {n for *_, n, _ in _lines_of(texts[at + file])[1]}
                 kept[:] = [r for r in kept if r.n in shown or r.n in self.unsure]
         stats = [texts[f"{at}per_cpu/cpu{cpu}/stats"] for cpu in (0, 1)]
         counts = [
@@ -846,6 +696,20 @@ class Model(Part):
         if i.spare is not None:
             self._check_records(at + "snapshot", texts[at + "snapshot"], i.spare, i.spare_exact, None)
 
+    def _check_action(self, file: str, action: Action, triggers: bytes, hist: bytes) -> None:
+        """If its table is not known, the text shows it, but for the variable that another action reads."""
+        found = action_of(triggers)
+        expect(file + "trigger", found and found.command(), action.command())
+        table, dropped = _table_of(hist)
+        is_loose = self.loose & {HISTS, SETTINGS}
+        if action.is_vague or is_loose:
+            largest = re.findall(rb"k: +(\d+) \} [^{]*max: +(\d+)", hist)
+            action.unread = {k: n for k, n in action.unread.items() if k in table}
+            action.largest = {int(k): int(n) - action.apart for k, n in largest}
+            action.hits = Counter(table)
+            action.is_vague = dropped > 0
+        expect(file + "hist", Counter(table), action.hits)
+
     def _check_records(
         self, at: str, text: bytes, kept: list[Record], exact: bool, entries: list[int] | None
     ) -> None:
@@ -854,6 +718,9 @@ class Model(Part):
         shown: dict[tuple[int, int], list[int]] = {}
         for pid, cpu, us, name, n, k in found:
             r = self.known.get(n)
+            if r is None and (name in self.vague or n in self.unsure):
+                self.unsure.add(n)
+                continue
             if r is None or (r.pid, r.cpu, r.name, r.k) != (pid, cpu, name, k):
                 raise Wrong(f"{at} shows {name}#{n} k={k} of {pid} on cpu {cpu}, emitted was {r}")
             if r.in_ring and not self._may_be_late() and us != r.time // 1000:
@@ -886,6 +753,9 @@ class Model(Part):
         return any(a.time > b.time for a, b in itertools.pairwise(kept))
 
     def _check_conservation(self, name: str, text: str) -> None:
+        if name in self.vague:
+            self._believe_stats(name, text)
+            return
         emitted, lost, found = _numbers_of(text)
         expect(f"{name}: emitted", emitted, self.emitted[name])
         expect(f"{name}: lost in data rings", lost, self.lost_in_rings[name])
@@ -911,6 +781,37 @@ def _numbers_of(stats: str) -> tuple[int, int, dict[str, list[int]]]:
         int(lost[1]) if lost else 0,
         {consumer: list(map(int, numbers)) for consumer, *numbers in rows},
     )
+
+
+_PLAIN_HIST = re.compile(rb"^hist:keys=k:vals=hitcount:sort", re.MULTILINE)
+_ACTION = re.compile(rb"y=(?:\$t|n)\+.*:(\w+)\((?:\w+\.)?(\S+)\)\.trace\((\w+),")
+
+
+def action_of(triggers: bytes) -> Action | None:
+    """The one in the text of a file `trigger`; nothing is known about its table."""
+    found, action = _ACTION.search(triggers), None
+    if found is not None:
+        handler, subject, target = map(bytes.decode, found.groups())
+        action = Action(handler, target, subject if handler == "onmatch" else "")
+    elif b":t=n:" in triggers:
+        action = Action("", "")
+    if action is not None:
+        action.is_vague = action.has_forgotten = True
+    return action
+
+
+def _hists_of(text: bytes) -> tuple[bytes, bytes]:
+    """The parts of a file `hist` that have the histogram without an action, and the other."""
+    found = {b"": b""}
+    for part in text.split(b"# event histogram")[1:]:
+        found[b"action" if b",kk=k" in part or b":t=n:" in part else b""] = part
+    return found[b""], found.get(b"action", b"")
+
+
+def _table_of(hist: bytes) -> tuple[dict[int, int], int]:
+    """Hits by k, and how many records were dropped."""
+    table = {int(k): int(hits) for k, hits in re.findall(rb"k: +(\d+) \} hitcount: +(\d+)", hist)}
+    return table, int((re.search(rb"Dropped: (\d+)", hist) or [0, 0])[1])
 
 
 @functools.lru_cache(16)
@@ -950,8 +851,3 @@ def _is_end(all_of_them: list[int], numbers: list[int], *, has_gap: bool) -> boo
     while numbers[page : page + 1] == all_of_them[at + page : at + page + 1] != []:
         page += 1
     return numbers[page:] == all_of_them[len(all_of_them) - len(numbers) + page :]
-
-
-def expect(what: str, found: object, wanted: object) -> None:
-    if found != wanted:
-        raise Wrong(f"{what} is {found!r}, must be {wanted!r}")

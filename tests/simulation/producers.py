@@ -12,8 +12,9 @@ from tests.simulation.disk import KILL, TORN
 from tests.simulation.doubts import adopts, refuses, registers
 from tests.simulation.kills import Kills
 from tests.simulation.machine import AT_ONCE, CPUS, MOST
-from tests.simulation.model import Model, Record, Wrong, expect
-from tests.simulation.model import Program as ModelProgram
+from tests.simulation.model import Model
+from tests.simulation.parts import Program as ModelProgram
+from tests.simulation.parts import Record, Wrong, expect
 from tests.simulation.programs import NO_EVENT, TEXT, EnableWords, Program, Tokens, fields_of, sent_record
 from tests.simulation.rings import DATA_RINGS, DataRing
 from utracefsd.daemon import GATHER_NS, GRACE_NS

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgpack
 
-from tests.simulation.model import expect
+from tests.simulation.parts import expect
 from tests.simulation.rings import DataRing, PerfRing, Shared, StreamRing, next_descriptor
 
 TEXT = "; __rel_loc char[] s"

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.simulation.base import NAMES, USERS
 from tests.simulation.doubts import and_forget
-from tests.simulation.model import MOST_EVENTS, Reader, expect
+from tests.simulation.parts import MOST_EVENTS, SYNTHETIC, Reader, expect, system_of
 from tests.simulation.programs import NO_EVENT, Consumer
 from tests.simulation.rings import STREAM_RING
 from tests.simulation.trouble import Trouble
@@ -33,10 +33,12 @@ class Readers(Trouble):
         if name is None or len(self.consumers) == MOST_CONSUMERS:
             return
         self._gather()
+        if name in SYNTHETIC and any(name in m.vague or m.loose for m in self.models):
+            return  # which records it gets is not known
         self.numbers += 1
         answers = self._connect(self._root, to_tree=True)
         made = Consumer(KINDS[kind % len(KINDS)], self.numbers, answers)
-        full_name = f"user_events:{name}"
+        full_name = f"{system_of(name)}:{name}"
         if made.kind == "plugin" and any(c.kind == "plugin" and c.name == name for c in self.consumers):
             answers.close()
             return
@@ -105,7 +107,7 @@ class Readers(Trouble):
         name = consumer.name
         programs = [program for program in self.programs if program.connected and not program.is_unknown]
         found = [p for p in programs if any(c.split()[0] == name for c in p.commands)]
-        if not found and programs:
+        if not found and programs and name not in SYNTHETIC:
             found = [programs[of % len(programs)]]
             if not self._do_register(found[0], name, self.models[-1].latest[name]):
                 return
@@ -127,7 +129,11 @@ class Readers(Trouble):
         self._may_do(after)
         if consumer.kind == "plugin":
             self._ask(
-                consumer.answers, "write_file", PLUG_EVENTS, f"!user_events:{consumer.name}".encode(), False
+                consumer.answers,
+                "write_file",
+                PLUG_EVENTS,
+                f"!{system_of(consumer.name)}:{consumer.name}".encode(),
+                False,
             )
             self._check_consumer(consumer)
         elif how % 2:

@@ -9,7 +9,8 @@ from functools import partial
 
 from tests.simulation.base import SEC, USERS
 from tests.simulation.machine import DESCRIPTORS, MOST
-from tests.simulation.model import Model, Wrong, expect
+from tests.simulation.model import Model
+from tests.simulation.parts import Wrong, expect
 from tests.simulation.producers import MOST_PROGRAMS, Producers
 from tests.simulation.programs import Program, sent_record
 from tests.simulation.rings import DataRing
@@ -30,7 +31,7 @@ class Trouble(Producers):
         self._gather()
         self.machine.pass_time(GRACE_NS)
         self._pump()
-        name = self._event_in(event)
+        name = self._event_in(event, of_programs=True)
         if name is None or len(self.models) > 1 or self.disk.planned or len(self.programs) == MOST_PROGRAMS:
             return
         program = self._new_program(USERS[user % len(USERS)])

@@ -17,12 +17,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tests.simulation.administrator import INSTANCES, TRIGGERS
+from tests.simulation.administrator import INSTANCES
 from tests.simulation.base import SEC
 from tests.simulation.disk import ERRORS, FAIL, KILL, TORN, Killed
 from tests.simulation.looks import MOST_MODELS
 from tests.simulation.mixture import Step
-from tests.simulation.model import Wrong
+from tests.simulation.parts import SYNTHETIC, Wrong
 from tests.simulation.readers import Readers
 from utracefsd.daemon import GRACE_NS
 
@@ -95,10 +95,7 @@ class World(Readers):
             commands = *program.commands, *program.tokens.wanted.values()
             if any(command.split()[0] == name for command in commands):
                 self._end_program(program)
-        for inst in INSTANCES:
-            for kind in (*TRIGGERS, "enable"):
-                if all(name in m.fields and inst in m.instances for m in self.models):
-                    self._turn(inst, name, kind, on=False)
+        self._set_free([name])
 
     def _end(self, which: int | None = None, *numbers: int) -> None:
         """A program ends; without a number the run does."""
@@ -158,6 +155,29 @@ class World(Readers):
         self._change_files(STARTS, how, 0)
         self._back(0, 1)
         self._emit_all(number)
+
+    def _cascade(self, where: int, event: int, how: int, which: int) -> None:
+        """A program's records make others, which are recorded where they are enabled, over a restart."""
+        if not self._event_in(event):
+            self._program(how)
+            self._register(-1, event, 1, 1)
+        if not (name := self._event_in(event, of_programs=True)) or len(self.models) > 1:
+            return
+        self._compose(which)
+        if not any(name in i.actions for i in self.models[-1].instances.values()):
+            names = sorted(self.models[-1].fields)
+            self._derive(where, names.index(name), how, which)
+        target = SYNTHETIC[which % len(SYNTHETIC)]
+        if all(target in m.fields for m in self.models):
+            self._turn(where >> 2, target, "enable", on=True)
+            self._emit_all(how)
+        match how >> 4 & 3:
+            case 0:
+                self._die()
+            case 1:
+                self._restart()
+        self._back(0, 1)
+        self._emit_all(how)
 
     def _emit_all(self, number: int) -> None:
         """A record of each event, by each program that can."""
