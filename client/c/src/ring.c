@@ -207,26 +207,6 @@ static int make_file(struct ut_outlet *outlet, uint32_t size)
 	return error;
 }
 
-/* Like dr_map, of memory without a file. */
-static int map_own(struct data_ring *ring, uint32_t size)
-{
-	const int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
-	const size_t again = (size_t)size + DR_LOST_BYTES, bytes = (size_t)DR_HEADER_BYTES + size + again;
-	unsigned char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-
-	if (at == MAP_FAILED)
-		return -errno;
-	/* Of 0 bytes: maps shared pages a second time. */
-	if (mremap(at + DR_HEADER_BYTES, 0, again, MREMAP_MAYMOVE | MREMAP_FIXED, at + DR_HEADER_BYTES + size) ==
-	    MAP_FAILED) {
-		int error = -errno;
-		munmap(at, bytes);
-		return error;
-	}
-	dr_place(ring, at, size);
-	return 0;
-}
-
 int ut_ring_make(uint32_t size, uint32_t own_size)
 {
 	uint32_t number = free_number();
@@ -238,7 +218,7 @@ int ut_ring_make(uint32_t size, uint32_t own_size)
 	for (int tries = 0; size && error == -EBADF && tries < MAX_TRIES; tries++)
 		error = make_file(outlet, size);
 	if (error) {
-		error = map_own(&outlet->ring, own_size);
+		error = dr_map(&outlet->ring, -1, own_size);
 		outlet->by_socket = 1;
 	}
 	if (error)

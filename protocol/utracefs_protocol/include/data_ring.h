@@ -268,22 +268,27 @@ static inline void dr_place(struct data_ring *r, unsigned char *at, uint32_t siz
 	r->map_bytes = (size_t)DR_HEADER_BYTES + 2 * (size_t)size + DR_LOST_BYTES;
 }
 
-/* Maps the memfd `fd` of a ring whose data area has `size` bytes. 0, or -errno with nothing mapped. The
- * caller has checked the file's length and seals (the daemon), or has the size from the daemon (the
- * producer). */
+/* Maps the memfd `fd` of a ring whose data area has `size` bytes; -1: memory without a file. 0, or -errno
+ * with nothing mapped. The caller has made the file (the producer), or checked its length and seals (the
+ * daemon). */
 static inline int dr_map(struct data_ring *r, int fd, uint32_t size)
 {
-	const int prot = PROT_READ | PROT_WRITE;
+	const int prot = PROT_READ | PROT_WRITE, flags = fd < 0 ? MAP_ANONYMOUS | MAP_NORESERVE : 0;
 	size_t first = (size_t)DR_HEADER_BYTES + size, again = (size_t)size + DR_LOST_BYTES, bytes = first + again;
 	unsigned char *at;
+	void *second;
 
 	if (!dr_valid_size(size))
 		return -EINVAL;
 	/* Both parts, the second beyond the file's end until it is replaced. */
-	at = (unsigned char *)mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
+	at = (unsigned char *)mmap(NULL, bytes, prot, MAP_SHARED | flags, fd, 0);
 	if (at == MAP_FAILED)
 		return -errno;
-	if (mmap(at + first, again, prot, MAP_SHARED | MAP_FIXED, fd, DR_HEADER_BYTES) == MAP_FAILED) {
+	if (fd < 0) /* of 0 bytes: maps shared pages a second time */
+		second = mremap(at + DR_HEADER_BYTES, 0, again, MREMAP_MAYMOVE | MREMAP_FIXED, at + first);
+	else
+		second = mmap(at + first, again, prot, MAP_SHARED | MAP_FIXED, fd, DR_HEADER_BYTES);
+	if (second == MAP_FAILED) {
 		int error = -errno;
 		munmap(at, bytes);
 		return error;
