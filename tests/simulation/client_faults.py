@@ -38,8 +38,8 @@ OF_THE_CLIENT = {
     ),
     "the_status_page_of_a_dead_daemon_stays": (
         "connection/connection.c",
-        "\t\tunmap_status(s);\n\tut_enablers_lost(s);",
-        "\t\t;\n\tut_enablers_lost(s);",
+        "if (!s->parents) /* otherwise",
+        "if (0) /* otherwise",
     ),
     "a_lost_connection_is_not_made_again": (
         "connection/connection.c",

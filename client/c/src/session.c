@@ -232,6 +232,11 @@ static int is_connected(void *session)
 	return ut_is_connected(s->state);
 }
 
+static int has_tried(void *session)
+{
+	return ((struct ut_session *)session)->state != UT_NEW;
+}
+
 /* The state that the program's events of this registration show, on if there is none. */
 static int is_on(struct ut_reg *reg)
 {
@@ -252,7 +257,6 @@ static int must_not_wait(void)
 int ut_reg_find_place(struct ut_reg *reg)
 {
 	struct ut_session *s;
-	uint32_t seen;
 	int is_due;
 
 	if (ut_thread_is_current() || ut_process_is_guest())
@@ -269,14 +273,9 @@ int ut_reg_find_place(struct ut_reg *reg)
 			s->due = ut_clock_ns(); /* the thread's task */
 		if (!s->parents)
 			ut_hold(s);
-		while (s->parents && s->state == UT_NEW && !must_not_wait()) {
-			/* The daemon's queue is full: slower children may all find room there. */
-			seen = s->changes;
-			ut_unlock();
-			ut_futex_wait(&s->changes, seen, ut_clock_ns() + UT_BUSY_NS);
-			ut_lock();
-			ut_step(s, ut_clock_ns());
-		}
+		/* The daemon's queue is full: slower children may all find room there. */
+		if (s->parents && s->state == UT_NEW && !must_not_wait())
+			drive(s, has_tried, s, UINT64_MAX, 0);
 		if (!ut_thread_is_running())
 			ut_thread_start();
 		else if (is_due)
@@ -374,12 +373,6 @@ static int is_answered(void *arg)
 	       (reg->state == UT_ANSWERED && reg->session && ut_is_up(reg->session->state));
 }
 
-static void forget(struct ut_reg *reg)
-{
-	ut_forget_asked(reg->session, reg);
-	ut_reg_remove(reg);
-}
-
 int ut_session_register(struct ut_session *s, const char *command, uint16_t flags, uint16_t *event_id,
 			uint32_t *write_index)
 {
@@ -413,8 +406,10 @@ int ut_session_register(struct ut_session *s, const char *command, uint16_t flag
 		if (!error)
 			*write_index = first->number;
 		/* (One that was sent and timed out remains: the daemon may have given it an index.) */
-		if (first != reg || (error && reg->state != UT_ASKED_FOR))
-			forget(reg);
+		if (first != reg || (error && reg->state != UT_ASKED_FOR)) {
+			ut_forget_asked(s, reg);
+			ut_reg_remove(reg);
+		}
 		ut_thread_start();
 	}
 	ut_unlock();

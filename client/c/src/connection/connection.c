@@ -28,13 +28,6 @@ uint64_t ut_patience_for_answers = UT_ANSWER_NS;
 
 /* ---- status bytes of events */
 
-/* From here on the status of all placed events is zero. */
-static void unmap_status(struct ut_session *s)
-{
-	mmap(s->pages->status, sizeof(s->pages->status), PROT_READ,
-	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-}
-
 /* No caller waits for an answer any more. */
 static void give_up_waiting(struct ut_session *s)
 {
@@ -176,8 +169,9 @@ static void end_connection(struct ut_session *s)
 
 void ut_disconnect(struct ut_session *s)
 {
-	if (!s->parents) /* otherwise it is its parent's, whose state it has */
-		unmap_status(s);
+	if (!s->parents) /* otherwise it is its parent's, whose state it has; now all placed events are off */
+		mmap(s->pages->status, sizeof(s->pages->status), PROT_READ,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 	ut_enablers_lost(s);
 	end_connection(s);
 }
@@ -211,13 +205,6 @@ static int take_ring_back(struct ut_session *s)
 	return error;
 }
 
-static void begin_enablers(struct ut_session *s)
-{
-	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
-		enabler->state = UT_TO_ASK;
-	ut_ask(s, UT_ABOUT_NOTIFY, NULL);
-}
-
 /* All that needs no answer, in one call, with the ring. 0, or -errno with nothing sent. */
 static int send_first(struct ut_session *s)
 {
@@ -226,10 +213,7 @@ static int send_first(struct ut_session *s)
 	ut_ask_anew(s);
 	if (s->state == UT_OFFERED)
 		ut_ask(s, UT_ABOUT_RING, NULL);
-	if (s->flags & UT_TOKENS)
-		begin_enablers(s);
-	else
-		ut_ask(s, UT_ABOUT_STATUS, NULL);
+	ut_ask(s, s->flags & UT_TOKENS ? UT_ABOUT_NOTIFY : UT_ABOUT_STATUS, NULL);
 	ut_ask_registrations(s);
 	set_places(s); /* also of registrations without room now: their emits shall not need the lock */
 	return ut_send_first(s);
@@ -245,6 +229,15 @@ static void begin_back_off(struct ut_session *s)
 static int is_taken_away(const struct ut_session *s)
 {
 	return !ut_is_ours(&s->socket) || (s->ring ? !has_good_ring(s) : s->state == UT_OFFERED);
+}
+
+/* At once: the program has closed descriptors, perhaps one that has just been received (the daemon is
+ * unaffected, and so is its status page), the daemon has closed the ring, or is older. */
+static void begin_anew(struct ut_session *s, uint64_t now)
+{
+	end_connection(s);
+	ut_go(s, UT_AGAIN);
+	s->due = now;
 }
 
 static void start_connection(struct ut_session *s, uint64_t now)
@@ -279,12 +272,10 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		if (!send_first(s))
 			return;
 	}
-	ut_go(s, s->state == UT_OFFERED ? UT_REFUSE : UT_PLAIN);
+	ut_go(s, UT_PLAIN);
 	error = send_first(s);
 	if (error && is_taken_away(s)) {
-		end_connection(s); /* the program has just closed something */
-		ut_go(s, UT_AGAIN);
-		s->due = now;
+		begin_anew(s, now);
 	} else if (error) {
 		if (s->parents)
 			ut_session_give_up(s, &s->ring, 1);
@@ -327,7 +318,7 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 {
 	if (message->error == E2BIG) {
 		s->is_old = 1; /* the registrations fail, too, because of their numbers */
-		ut_go(s, UT_REFUSE);
+		ut_go(s, UT_PLAIN);
 		return -EBADF;
 	}
 	if (message->error == ENOMEM && s->settings.ring_bytes > DR_LOW) {
@@ -342,7 +333,7 @@ static int ring_came(struct ut_session *s, const struct ut_message *message)
 	}
 	if (message->error) {
 		ut_warn(s, "the daemon does not take the data ring, records go over the socket: %s", message->text);
-		ut_go(s, UT_REFUSE);
+		ut_go(s, UT_PLAIN);
 	}
 	return ut_sends(s) ? take_ring_back(s) : 0;
 }
@@ -550,13 +541,17 @@ static int advance(struct ut_session *s)
 	return waits || ut_is_up(s->state) ? 0 : move_all(s);
 }
 
-/* Begins anew at once: the program has closed descriptors, perhaps one that has just been received (the
- * daemon is unaffected, and so is its status page), the daemon has closed the ring, or is older. */
-static void connect_again(struct ut_session *s, uint64_t now)
+/* With a connection. 0, or -errno. */
+static int serve(struct ut_session *s)
 {
-	end_connection(s);
-	ut_go(s, UT_AGAIN);
-	start_connection(s, now);
+	int error = is_taken_away(s) ? -EBADF : receive(s);
+
+	if (!error)
+		error = advance(s);
+	if (error)
+		return error;
+	ut_ask_registrations(s);
+	return ut_sends(s) ? ut_send_records(s) : ut_send_out(s);
 }
 
 void ut_step(struct ut_session *s, uint64_t now)
@@ -567,29 +562,18 @@ void ut_step(struct ut_session *s, uint64_t now)
 		ut_wake(); /* descriptors opened or received here would be missing in the parent */
 		return;
 	}
+	error = ut_is_connected(s->state) ? serve(s) : 0;
+	if (error == -EBADF || (error && is_taken_away(s))) {
+		begin_anew(s, now);
+	} else if (error && error != -EAGAIN) {
+		if (error == -EPROTO)
+			ut_warn(s, "the daemon cannot be understood, disconnected");
+		lose_connection(s, now, error);
+	}
 	if (s->state == UT_WAITING && now >= s->due)
 		ut_go(s, UT_WANTED);
-	if (!ut_is_connected(s->state)) {
-		if (s->state == UT_NEW && now >= s->due)
-			start_connection(s, now);
-		return;
-	}
-	error = is_taken_away(s) ? -EBADF : receive(s);
-	if (!error)
-		error = advance(s);
-	if (!error) {
-		ut_ask_registrations(s);
-		error = ut_sends(s) ? ut_send_records(s) : ut_send_out(s);
-	}
-	if (!error || error == -EAGAIN)
-		return;
-	if (error == -EBADF || is_taken_away(s)) {
-		connect_again(s, now);
-		return;
-	}
-	if (error == -EPROTO)
-		ut_warn(s, "the daemon cannot be understood, disconnected");
-	lose_connection(s, now, error);
+	if (s->state == UT_NEW && now >= s->due)
+		start_connection(s, now);
 }
 
 uint64_t ut_step_due(const struct ut_session *s)

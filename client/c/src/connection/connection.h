@@ -230,7 +230,7 @@ int ut_reg_number(struct ut_reg *reg, uint32_t number);
 int ut_reg_number_last(struct ut_reg *reg);
 /* Its records go into the session's ring, if both have a number. */
 void ut_reg_place(struct ut_reg *reg);
-/* Marks all registrations to be sent again, on a new connection. */
+/* Marks all registrations and enablers to be sent again, on a new connection. */
 void ut_ask_anew(struct ut_session *session);
 /* The first registration with a number and this write_index of the daemon. */
 struct ut_reg *ut_reg_of_daemons(const struct ut_session *session, int64_t write_index);

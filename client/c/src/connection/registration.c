@@ -54,6 +54,8 @@ void ut_ask_anew(struct ut_session *s)
 		if (reg->state != UT_REFUSED || reg->number != UT_NO_NUMBER)
 			reg->state = UT_TO_ASK;
 	s->to_ask = s->regs;
+	for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
+		enabler->state = UT_TO_ASK;
 }
 
 struct ut_reg *ut_reg_of_daemons(const struct ut_session *s, int64_t write_index)

@@ -6,7 +6,7 @@
  *     WAITING             WANTED           -> NEW
  *     FORKED              WANTED           -> NEW
  *     OFFERED             READY            -> UP
- *                         REFUSE           -> SOCKET
+ *                         PLAIN            -> SOCKET
  *     SOCKET              READY            -> SENDS
  *
  * From those with a connection (OFFERED, SOCKET, UP, SENDS) AGAIN leads to NEW. From each state LOST
@@ -28,9 +28,8 @@ enum ut_state {
 
 enum ut_input {
 	UT_OFFER, /* connected, and the ring is handed over */
-	UT_PLAIN, /* connected without a ring for the daemon */
+	UT_PLAIN, /* connected without a ring for the daemon, or it does not take it */
 	UT_READY, /* all answers have come */
-	UT_REFUSE, /* the daemon does not take the ring */
 	UT_WANTED,	/* a caller needs the connection, or `due` has come */
 	UT_AGAIN,	/* the program has closed a descriptor, or the daemon is of another version */
 	UT_LOST,	/* the connection ended, or connecting failed */
