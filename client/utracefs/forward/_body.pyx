@@ -183,11 +183,13 @@ cdef class Cutter:
             verdict = self._judged[id] or self.judge(id)
             if verdict == 2:
                 continue
+            # Records that are left out, and those above the limit.
             if self._sample is not None and record.kind == SS_RECORD and self.leaves_out(id, every):
                 continue
             if record.kind == SS_RECORD and not room:
                 refused[id] = refused.get(id, 0) + 1
                 continue
+            # A body with so many bytes or records is complete.
             size = self._size + self._run_size
             if records == self._max_records or (
                 records and (size >= share or size + <Py_ssize_t>record.size > self._max_bytes)
@@ -195,6 +197,7 @@ cdef class Cutter:
                 found.append((self.body(), self.counts(), tids, first, last))
                 tids = set()
                 records = 0
+            # Records that follow one another in the ring are copied at once; one that is edited ends a copy.
             if self._run + self._run_size != <uint8_t *>record:
                 self.copy_run()
                 self._run = <uint8_t *>record
@@ -203,6 +206,7 @@ cdef class Cutter:
                 self.copy_run()
                 self.edit(id, <ss_record *>(self._data + self._size - record.size))
                 self._run = NULL
+            # Losses are in the body, but they are no records of it.
             if record.kind == SS_LOST:
                 continue
             memcpy(&tid, record.entry + 4, 4)

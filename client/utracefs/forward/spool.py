@@ -139,6 +139,7 @@ class Spool:
         self._is_closed = False
         self._unfinished: str | None = None
         """Why `_replace` was called, if the new database could not be made so far."""
+        # One forwarder of this version at a time has the directory.
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (directory / "state.json").exists():
             why = "an earlier version wrote this spool: let that version send its records, then remove "
@@ -154,6 +155,7 @@ class Spool:
             except sqlite3.Error as error:
                 raise OSError(errno.EIO, str(error), str(self._path)) from None
             self._files: Final = stack.pop_all()
+        # A disk that is full now may have room later: that is no error of the start.
         try:
             self._store()
             self._fsync()

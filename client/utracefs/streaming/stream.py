@@ -396,9 +396,9 @@ class Stream:
 
     def _ask_for_lost(self, attached: _Attached) -> None:
         """Losses behind the last record are reported with the daemon's next step: request one."""
-        untold = attached.ring.unreported_lost
-        if untold and untold != attached.asked_at:
-            attached.asked_at = untold
+        unreported = attached.ring.unreported_lost
+        if unreported and unreported != attached.asked_at:
+            attached.asked_at = unreported
             with contextlib.suppress(OSError):  # it has ended; the doorbell shows that
                 attached.rpc.pass_over()
                 attached.rpc.ask(messages.Ready(attached.handle))

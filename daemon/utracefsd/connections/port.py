@@ -331,21 +331,17 @@ class Port:
         """Take in what closed connections had sent, and their end, for TAKE_IN_NS.
 
         An operation of another client may call this: it frees what closed clients held. Connections that are
-        being pumped are skipped.
+        being pumped are skipped. The operations in their last requests do not call it again.
         """
-        if self._taking_in or self._epoll.closed:
+        if self._epoll.closed:
             return
-        self._taking_in = True
-        try:
-            until_ns = self._now_ns() + TAKE_IN_NS
-            left: dict[AcceptedConnection, int] = {}
-            for fd, events in self._epoll.poll(0, len(self._accepted) + 1):
-                accepted = self._accepted.get(fd)
-                if accepted is not None and events & _HUNG_UP and not self._paused(accepted):
-                    left[accepted] = _TO_THE_END
-            self._serve_in_slices(left, until_ns)
-        finally:
-            self._taking_in = False
+        until_ns = self._now_ns() + TAKE_IN_NS
+        left: dict[AcceptedConnection, int] = {}
+        for fd, events in self._epoll.poll(0, len(self._accepted) + 1):
+            accepted = self._accepted.get(fd)
+            if accepted is not None and events & _HUNG_UP and not self._paused(accepted):
+                left[accepted] = _TO_THE_END
+        self._serve_in_slices(left, until_ns)
 
     def _serve_in_slices(
         self, left: dict[AcceptedConnection, int], until_ns: int

@@ -198,9 +198,6 @@ class _Owned:
     stored: bool = False
     """The store keeps it."""
 
-    def belongs_to(self, peer: Peer) -> bool:
-        return (self.ring.pid, self.uid) == (peer.pid, peer.uid)
-
 
 class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
@@ -393,16 +390,18 @@ class Rings:
             raise TraceError(errno.EINVAL, f"not a data ring that can be adopted: {error}") from None
         except (OSError, MemoryError) as error:
             raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
+        # Until now it belonged to nobody, was an orphan, or had a former connection of the same program.
         key = ring.key
         other = self._by_key.get(key)
         former = None if other in self._orphans else other
-        if former is not None and not former.belongs_to(peer):
+        if former is not None and (former.ring.pid, former.uid) != (peer.pid, peer.uid):
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
         if other is None or other.share != peer.share:
             for resource, amount in _needs(ring.size):
                 self._shares.check(resource, peer.share, amount, privileged=peer.privileged)
         ring.is_early = early
         self._watch(ring)
+        # The journal continues where the other object of this ring stopped.
         if other is not None:
             self._forget(other, for_another=True)
             ring.start_again()
@@ -413,10 +412,17 @@ class Rings:
             except (OSError, MemoryError) as error:
                 self._epoll.unregister(ring.doorbell)  # the producer keeps it open
                 raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
+        # Nothing fails from here on.
         missed = self._missing.pop(key, None)
         if missed is not None:
             self._services.ring_gone(missed.event_ids, -1)
-        self._own(ring, peer, failed, stored=other is not None and other.stored)
+        start_time, privileged = peer.start_time or 0, peer.privileged
+        owned = _Owned(ring, key, peer.uid, peer.share, start_time, failed, privileged=privileged)
+        self._enter(owned, peer.lives)
+        if other is not None and other.stored:
+            self._note_stored(owned)
+        elif self._store.limit:
+            self._keep(owned)
         known = self._awaited.get(key)
         if known is not None and (not early or known.is_registered_in(len(table))):
             self._wait_no_more([key])
@@ -657,17 +663,6 @@ class Rings:
         except OSError as error:
             raise TraceError(errno.ENOMEM, f"no room to watch a doorbell: {error.strerror}") from error
 
-    def _own(
-        self, ring: DataRing, peer: Peer, failed: Callable[[TraceError], None], *, stored: bool = False
-    ) -> None:
-        start_time, privileged = peer.start_time or 0, peer.privileged
-        owned = _Owned(ring, ring.key, peer.uid, peer.share, start_time, failed, privileged=privileged)
-        self._enter(owned, peer.lives)
-        if stored:
-            self._note_stored(owned)
-        elif self._store.limit:
-            self._keep(owned)
-
     def _keep(self, owned: _Owned) -> None:
         """Store it, at once or when there is a place."""
         try:
@@ -705,7 +700,7 @@ class Rings:
             self._unstored.pop(owned.share, None)
 
     def _enter(self, owned: _Owned, lives: Callable[[], Task | None] | None = None) -> None:
-        """Nothing fails from here on."""
+        """Begin to read its ring."""
         ring = owned.ring
         ring.writers = self._services.all_writers.of(ring.pid, owned.start_time, owned.share, lives)
         self.intake.add(ring)

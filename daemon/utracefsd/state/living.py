@@ -100,6 +100,7 @@ class State:
         self.has_news = False
         """Whether anything happened that an empty state would not show."""
         self._pack = msgpack.Packer(use_bin_type=True).pack
+        # From now on each change is a line.
         table.before_created.append(lambda event: self._pending.append(log.event_line(event)))
         table.on_removed.append(self._removed)
         comms.on_kept = lambda pid, task: self._pending.append(log.comm_line(pid, task))

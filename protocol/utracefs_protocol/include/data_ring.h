@@ -208,7 +208,7 @@ struct dr_header {
 /* A value that no ring's `names` has. */
 #define DR_NO_NAMES UINT32_MAX
 /* In `behind`: many connections of this user wait, and more may be refused. A child that ends at once would
- * not hear of a refusal, and its records would be in no number, so it does not connect now. */
+ * not see the refusal, and its records would be counted nowhere, so it does not connect now. */
 #define DR_BEHIND 1u
 /* In a record's flags. */
 #define DR_TSC 1u

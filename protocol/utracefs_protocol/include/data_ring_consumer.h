@@ -223,7 +223,7 @@ static inline int dr_has_lost(const struct dr_consumer *c)
  * how many of them are counted. Stores, and what the successor does after a kill behind each one:
  *
  *     lost += n            (producer)                          the successor counts and marks n
- *     told to streams (ss_header.lost)                         counts n again: streams have them twice
+ *     reported to streams (ss_header.lost)                     counts n again: streams have them twice
  *     dr_set_counted(n)                                        marks n
  *     marked in the ring buffers                               marks n again, see DataRing.mark_lost
  *     dr_set_counted(0)                                        counts n again

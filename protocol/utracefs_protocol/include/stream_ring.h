@@ -12,7 +12,7 @@
  * ---------
  *   head    the daemon stores it (release) when the records in front of it are complete.
  *   written the daemon stores it after each record, a head that is not published yet: the reader may have
- *           the records between the two once the daemon was killed. 0: not told.
+ *           the records between the two once the daemon was killed. 0: unknown.
  *   tail    the reader stores it (release) when it has finished with the records in front of it.
  *   lost    the daemon; total number of lost records. The counts of SS_LOST records add up to it.
  *

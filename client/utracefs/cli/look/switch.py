@@ -54,11 +54,11 @@ def enable(
         asked = WantedEvents(tree, place, wanted)
         filtered = events if filters else ()
         if standing:
-            with _filters_put_back(tree, place, filtered, asked):
+            with _filters_restored(tree, place, filtered, asked):
                 asked.begin()
         else:
             chosen = selected(tree, events, " yet; --standing enables it when a program declares it")
-            with _filters_put_back(tree, place, filtered, asked):
+            with _filters_restored(tree, place, filtered, asked):
                 asked.set_existing()
             _switch(tree, place, chosen, b"1\n")
     return int(bool(asked.refused))
@@ -86,16 +86,16 @@ def disable(directory: str | None, place: Place, events: tuple[str, ...]) -> Non
 
 
 @contextlib.contextmanager
-def _filters_put_back(
+def _filters_restored(
     tree: Tracefs, place: Place, patterns: Iterable[str], asked: WantedEvents
 ) -> Iterator[None]:
-    """Put back the earlier filter of an event that refuses the new one, since a refused filter removes it, as
-    in the kernel; those of all events after a Failure. Until then the events have none, or the new one."""
+    """Restore the earlier filter of each event that refuses the new one, since a refused filter removes it,
+    as in the kernel; after a Failure those of all events. Until then they have none, or the new one."""
     events = select(patterns, available_events(tree))
     paths = [place.path(f"{event.directory}/filter") for event in events]
     earlier = dict(zip(events, zip(paths, tree.read_files(paths), strict=True), strict=True))
 
-    def put_back(those: Iterable[EventName | str]) -> None:
+    def restore(those: Iterable[EventName | str]) -> None:
         for path, shown in (earlier[event] for event in those if event in earlier):
             if isinstance(shown, bytes):
                 is_filter = shown != b"none\n" and b"\nparse_error: " not in shown
@@ -105,9 +105,9 @@ def _filters_put_back(
     try:
         yield
     except Failure:
-        put_back(events)
+        restore(events)
         raise
-    put_back(event for event, _, refusal in asked.refused if refusal.what == "filter")
+    restore(event for event, _, refusal in asked.refused if refusal.what == "filter")
 
 
 def _switch(tree: Tracefs, place: Place, events: Iterable[EventName], value: bytes) -> None:

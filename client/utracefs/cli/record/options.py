@@ -38,6 +38,7 @@ def long_options(function: F) -> F:
         lossless_ms: int | None,
         **options: Any,
     ) -> Any:
+        # Options that contradict each other; `_check_long` of record.py has the others.
         if flight and switch_output:
             raise click.UsageError("--flight writes when something happens, --switch-output always: take one")
         if max_files and not (flight or switch_output):
