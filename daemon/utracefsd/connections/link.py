@@ -28,8 +28,8 @@ from utracefsd.machine.peer import Peer
 DESCRIPTORS_IN_A_MESSAGE = 253
 _ANCILLARY_SIZE = socket.CMSG_SPACE(DESCRIPTORS_IN_A_MESSAGE * 4)
 
-# Buffers and bytes in one sendmsg(2): below IOV_MAX (1024), and about the size of a socket's buffer.
-_GATHER_BUFFERS = 512
+# Bytes in one sendmsg(2): about the size of a socket's buffer. Two buffers together have more than
+# _BUFFER_BYTES (`queue`), so their number stays far below IOV_MAX.
 _GATHER_BYTES = 256 << 10
 
 # Shorter messages in front of a message with descriptors are sent with it, and its descriptors with their
@@ -212,7 +212,7 @@ class Link:
         with_fds: _Outgoing | None = None
         size = 0
         for waiting in self._queue:
-            if size >= _GATHER_BYTES or len(gathered) == _GATHER_BUFFERS:
+            if size >= _GATHER_BYTES:
                 break
             # Appended to many bytes without descriptors they would arrive long before their own message.
             if waiting.fds:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from utracefsd.connections import link as link_module
 from utracefsd.connections.link import DESCRIPTORS_IN_A_MESSAGE, Link
 from utracefsd.machine.peer import Peer
 
@@ -154,7 +153,3 @@ def test_finish_closes_descriptors_that_were_sent_along(ends: Ends, descriptors:
     deadline = time.monotonic() + 60
     while len(os.listdir("/proc/self/fd")) != before - 1:
         assert time.monotonic() < deadline
-
-
-def test_gathering_stays_below_the_kernels_limit() -> None:
-    assert os.sysconf("SC_IOV_MAX") >= link_module._GATHER_BUFFERS
