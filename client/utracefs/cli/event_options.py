@@ -246,12 +246,9 @@ class WantedEvents:
 
     def _write(self, file: str, line: str) -> None:
         """Errors of these files name the line alone: the user does not know the instance."""
-        try:
-            self._tree.write_file(self._place.path(file), bytes_of(line) + b"\n", truncate=False)
-        except (ConnectionError, TimeoutError):
-            raise
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, line) from None
+        error = self._tree.refusal(self._place.path(file), bytes_of(line) + b"\n", truncate=False)
+        if error is not None:
+            raise OSError(error.errno, error.strerror, line)
 
     def set_existing(self) -> None:
         """Apply filters and triggers to existing events only. Failure as `begin`; for a filter before any
@@ -302,37 +299,23 @@ class WantedEvents:
 
     def _set_filter(self, event: EventName, text: str) -> Refusal | None:
         path = self._place.path(f"{event.directory}/filter")
-        try:
-            self._tree.write_file(path, bytes_of(text))
-        except FileNotFoundError:
-            # ENOENT is also the kernel's errno for `Too many '('`.
-            return filter_refusal(text, self._read(path), "is gone") if self._is_there(event) else None
-        except (ConnectionError, TimeoutError):
-            raise
-        except OSError as error:
-            return filter_refusal(text, self._read(path), error.strerror or str(error))
-        return None
+        error = self._tree.refusal(path, bytes_of(text))
+        # ENOENT is also the kernel's errno for `Too many '('`.
+        if error is None or (error.errno == errno.ENOENT and not self._is_there(event)):
+            return None
+        return filter_refusal(text, self._read(path), error.strerror or str(error))
 
     def _set_trigger(self, event: EventName, text: str, *, again: bool) -> Refusal | None:
         path = self._place.path(f"{event.directory}/trigger")
-        try:
-            self._tree.write_file(path, bytes_of(text) + b"\n", truncate=False)
-        except FileExistsError:
-            if again:
-                return None
+        error = self._tree.refusal(path, bytes_of(text) + b"\n", truncate=False)
+        if error is None or (error.errno == errno.ENOENT and not self._is_there(event)):
+            return None
+        if isinstance(error, FileExistsError):
             reason = (
                 "the event has one of its kind already; '!TRIGGER' appended to its file trigger removes it"
             )
-            return Refusal(reason, "", "trigger")
-        except (ConnectionError, TimeoutError):
-            raise
-        except OSError as error:
-            if error.errno == errno.ENOENT and not self._is_there(event):
-                return None
-            return trigger_refusal(
-                text, self._read(self._place.path("error_log")), error.strerror or str(error)
-            )
-        return None
+            return None if again else Refusal(reason, "", "trigger")
+        return trigger_refusal(text, self._read(self._place.path("error_log")), error.strerror or str(error))
 
     def _read(self, path: str) -> bytes:
         try:

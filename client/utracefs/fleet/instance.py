@@ -149,15 +149,8 @@ class PlannedInstance:
             self.refused[event] = refused
 
     def _write_event(self, event: EventName, file: str, text: str) -> OSError | None:
-        """Returns the daemon's refusal."""
-        try:
-            path = self._path(f"{event.directory}/{file}")
-            self._tree.write_file(path, bytes_of(text), truncate=file == "filter")
-        except (ConnectionError, TimeoutError):
-            raise
-        except OSError as error:
-            return error
-        return None
+        path = self._path(f"{event.directory}/{file}")
+        return self._tree.refusal(path, bytes_of(text), truncate=file == "filter")
 
     def _append(self, file: str, line: str) -> None:
         self._tree.write_file(self._path(file), bytes_of(line) + b"\n", truncate=False)

@@ -78,6 +78,17 @@ class Tracefs(Closing):
         taken: int = self._rpc.call(messages.WriteFile(_path(path), data, truncate), _shown(path))
         return taken
 
+    def refusal(self, path: str, data: bytes, truncate: bool = True) -> OSError | None:
+        """`write_file`; returns the daemon's refusal, None: it took the data. ConnectionError, TimeoutError: it
+        has ended."""
+        try:
+            self.write_file(path, data, truncate)
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:
+            return error
+        return None
+
     def write_all(self, path: str, data: bytes, truncate: bool = True) -> None:
         """Repeat `write_file` until all is taken, like a shell. EIO when a write takes nothing."""
         while True:

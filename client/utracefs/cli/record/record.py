@@ -329,12 +329,9 @@ def _tell_what_is_missing(job: Job, recorder: Recorder, status: int) -> int:
 
 def _set(tree: Tracefs, place: Place, file: str, value: str) -> None:
     """Errors name the file alone: the user does not know the private instance."""
-    try:
-        tree.write_file(place.path(file), value.encode() + b"\n")
-    except ConnectionError:
-        raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, file) from None
+    error = tree.refusal(place.path(file), value.encode() + b"\n")
+    if error is not None:
+        raise OSError(error.errno, error.strerror, file)
 
 
 def _tell_what_came(
