@@ -104,14 +104,14 @@ class Enablers:
     def __init__(
         self,
         connections: DataConnections,
-        *,
         memory: MemoryThread,
         spaces: AddressSpaces,
+        *,
         watch_process: WatchProcess,
     ) -> None:
-        self._connections = connections
-        self._memory = memory
-        self._spaces = spaces
+        self.connections = connections
+        self.memory = memory
+        self.spaces = spaces
         self.watch_process = watch_process
         self._connected: dict[AddressSpace, Connected] = {}
         self._due: list[_Due] = []
@@ -138,7 +138,7 @@ class Enablers:
             try:
                 yield from self._register(connected, key, enabler)
             except OSError:
-                if not self._connections.is_retried(channel):
+                if not self.connections.is_retried(channel):
                     raise
             else:
                 return connected
@@ -158,32 +158,32 @@ class Enablers:
         that they set."""
         if not self._will_refresh:
             self._will_refresh = True
-            self._connections.timers.enter(0, 0, self._refresh)
+            self.connections.timers.enter(0, 0, self._refresh)
 
     def _refresh(self) -> None:
         self._will_refresh = False
-        self._memory.submit(self._spaces.refresh, self._refreshed)
+        self.memory.submit(self.spaces.refresh, self._refreshed)
 
     def daemon_came(self) -> None:
         """Register all enablers with the next daemon."""
         for connected in list(self._connected.values()):
             if connected.ready.is_open:
-                self._connections.begin(self._bring(connected))
+                self.connections.begin(self._bring(connected))
 
     def close(self) -> None:
         """The mount ends: clear bits before the memory thread ends."""
         for connected in self._connected.values():
             self._clear(connected)
         self._set_due()
-        self._memory.submit(self._leave, lambda _result, _failure: None)
+        self.memory.submit(self._leave, lambda _result, _failure: None)
 
     def _leave(self) -> None:
         """In the memory thread. Children not found yet have bits, too."""
         with contextlib.suppress(OSError):
-            self._spaces.refresh()
-        for space in self._spaces:
+            self.spaces.refresh()
+        for space in self.spaces:
             self._clear_all(space)
-        self._spaces.close()
+        self.spaces.close()
 
     # The connection of an address space
 
@@ -211,19 +211,19 @@ class Enablers:
                 connected.error = None
                 connected.keys.clear()
                 connected.state.clear()
-                if self._connections.is_away:
+                if self.connections.is_away:
                     # A child's copies were made when its parent's bits were set.
-                    yield self._memory(self._clear_all, connected.space)
+                    yield self.memory(self._clear_all, connected.space)
                 try:
                     yield from self._connect(connected)
                     yield from self._register_all(connected)
                 except OSError as failure:
                     connected.error = failure
-                if connected.channel is None or not self._connections.is_retried(connected.channel):
+                if connected.channel is None or not self.connections.is_retried(connected.channel):
                     break
-                yield self._connections.pause()
+                yield self.connections.pause()
             if connected.error is not None and connected.error.errno == errno.ENOTCONN:
-                yield self._memory(self._clear_all, connected.space)
+                yield self.memory(self._clear_all, connected.space)
         finally:
             connected.ready.leave(connected)
             if connected.channel is not None and (connected.error is not None or connected.is_gone):
@@ -232,14 +232,14 @@ class Enablers:
     def _connect(self, connected: Connected) -> Asking[None]:
         space = connected.space
         owner = OpenFor(space.pid, space.start_time, space.uid, space.gid)
-        connected.channel = yield from self._connections.connected(
+        connected.channel = yield from self.connections.connected(
             owner, functools.partial(self._notified, connected), lambda _: self._ended(connected)
         )
 
     def _register_all(self, connected: Connected) -> Asking[None]:
         """Register the enablers that exist before the connection: a child's copies, or after a restart
         all."""
-        enablers: dict[Key, Enabler] = yield self._memory(self._named, connected.space)
+        enablers: dict[Key, Enabler] = yield self.memory(self._named, connected.space)
         assert connected.channel is not None
         requests: list[Params] = [NotifyEnablers(), *map(_registration, enablers.values())]
         connected.keys.update((enabler.token, key) for key, enabler in enablers.items())
@@ -253,7 +253,7 @@ class Enablers:
                 if connected.channel.closed:
                     raise
                 # Now of another event, or over a limit.
-                yield self._memory(self.give_back, connected.space, key, enabler)
+                yield self.memory(self.give_back, connected.space, key, enabler)
         self._set(connected, list(connected.state))
         if connected.state:
             # Children forked before have their own bits, which are not set yet.
@@ -270,7 +270,7 @@ class Enablers:
                 )
                 if (word ^ own) >> bit & 1:
                     child.set_bit(address, enabler.size, bit, bool(word >> bit & 1))
-        self._memory.post(lambda: self._connections.begin(self._tell(child)))
+        self.memory.post(lambda: self.connections.begin(self._tell(child)))
 
     def give_back(self, space: AddressSpace, key: Key, enabler: Enabler) -> None:
         """In the memory thread: return the word to the program, cleared."""
@@ -367,11 +367,11 @@ class Enablers:
                 self._was_set(one, tokens)
             if any(one.seq is not None for one in due):
                 # Descendants not found yet have bits, too, and the switching user waits for them as well.
-                self._memory.submit(self._spaces.refresh, functools.partial(self._acknowledge, due))
+                self.memory.submit(self.spaces.refresh, functools.partial(self._acknowledge, due))
             if self._due and not self._is_setting:
                 self._set_due()
 
-        self._memory.submit(
+        self.memory.submit(
             lambda: [self._set_bits(one.connected, one.tokens) for one in due], done, is_urgent=True
         )
 
@@ -389,7 +389,7 @@ class Enablers:
         if missed and one.retries and not one.connected.is_gone:
             retried.update(missed)
             again = functools.partial(self._set, one.connected, missed, retries=one.retries - 1)
-            self._connections.timers.enter(_RETRY_S * 2 ** (_RETRIES - one.retries), 0, again)
+            self.connections.timers.enter(_RETRY_S * 2 ** (_RETRIES - one.retries), 0, again)
 
     def _set_bits(self, connected: Connected, tokens: Iterable[int]) -> list[int]:
         """In the memory thread; returns the bits that could not be set."""

@@ -34,6 +34,7 @@ from utracefs.mount import attaching
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import DataConnections
+from utracefs.mount.enablers import Enablers
 from utracefs.mount.file_system import REQUEST_BYTES, FileSystem
 from utracefs.mount.nodes import Nodes
 from utracefs.mount.processes.access import status_of
@@ -146,17 +147,15 @@ class Mount(Closing):
         except BaseException:
             self.close()
             raise
+        connections = DataConnections(
+            self._connect_data,
+            process_of=_process_of,
+            timers=self._timers,
+            silent=self._silent,
+            reconnects=reconnects,
+        )
         self._data = UserEventsData(
-            DataConnections(
-                self._connect_data,
-                process_of=_process_of,
-                timers=self._timers,
-                silent=self._silent,
-                reconnects=reconnects,
-            ),
-            memory=self._memory,
-            spaces=AddressSpaces(),
-            watch_process=self._watch_process,
+            Enablers(connections, self._memory, AddressSpaces(), watch_process=self._watch_process)
         )
         self._files = FileSystem(
             self._main,

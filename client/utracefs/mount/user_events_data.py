@@ -24,11 +24,10 @@ import attrs
 from utracefs.mount import abi, user_reg
 from utracefs.mount.abi import Header
 from utracefs.mount.channel import Channel
-from utracefs.mount.data_connections import Asking, DataConnections
-from utracefs.mount.enablers import Connected, Enablers, Key, WatchProcess, set_bit
+from utracefs.mount.data_connections import Asking
+from utracefs.mount.enablers import Connected, Enablers, Key, set_bit
 from utracefs.mount.operation import Ask, Steps, Wait, error
-from utracefs.mount.processes.address_space import AddressSpace, AddressSpaces, Enabler
-from utracefs.mount.processes.memory_thread import MemoryThread
+from utracefs.mount.processes.address_space import AddressSpace, Enabler
 from utracefs.mount.user_reg import Command, UserReg, UserUnreg
 from utracefs.tree.rpc import checked
 from utracefs_protocol.errors import TraceError
@@ -76,20 +75,13 @@ class DataFile:
 
 
 class UserEventsData:
-    """Files of one mount. `spaces` is called in the memory thread, and is that of `enablers`."""
+    """Files of one mount. The spaces of `enablers` are called in the memory thread."""
 
-    def __init__(
-        self,
-        connections: DataConnections,
-        *,
-        memory: MemoryThread,
-        spaces: AddressSpaces,
-        watch_process: WatchProcess,
-    ) -> None:
-        self._connections = connections
-        self._memory = memory
-        self._spaces = spaces
-        self._enablers = Enablers(connections, memory=memory, spaces=spaces, watch_process=watch_process)
+    def __init__(self, enablers: Enablers) -> None:
+        self._connections = enablers.connections
+        self._memory = enablers.memory
+        self._spaces = enablers.spaces
+        self._enablers = enablers
         self._files: set[DataFile] = set()
 
     # Open files

@@ -76,8 +76,8 @@ class World:
         self.connections = self.kernel.connections
         self.enablers = Enablers(
             self.connections,
-            memory=self.memory,  # type: ignore[arg-type]
-            spaces=self.spaces,  # type: ignore[arg-type]
+            self.memory,  # type: ignore[arg-type]
+            self.spaces,  # type: ignore[arg-type]
             watch_process=self.kernel.watch_process,
         )
 

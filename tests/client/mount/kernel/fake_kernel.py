@@ -16,6 +16,7 @@ from utracefs.mount import abi
 from utracefs.mount.abi import Header, Opcode
 from utracefs.mount.channel import ANSWER_S, Channel, Resume
 from utracefs.mount.data_connections import DataConnections
+from utracefs.mount.enablers import Enablers
 from utracefs.mount.file_system import FileSystem
 from utracefs.mount.nodes import Nodes
 from utracefs.mount.operation import Wait
@@ -271,12 +272,13 @@ class Kernel:
             timers=self.timers,
             silent=self.silent,
         )
-        self.data = UserEventsData(
+        enablers = Enablers(
             self.connections,
-            memory=FakeMemory(),  # type: ignore[arg-type]
-            spaces=self.spaces,  # type: ignore[arg-type]
+            FakeMemory(),  # type: ignore[arg-type]
+            self.spaces,  # type: ignore[arg-type]
             watch_process=self.watch_process,
         )
+        self.data = UserEventsData(enablers)
         self._unique = 0
         self.files = FileSystem(
             self.main,  # type: ignore[arg-type]
