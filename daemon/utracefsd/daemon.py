@@ -454,6 +454,7 @@ class Daemon:
         self.data.take_in_last()
         self.rings.round()
         self.hand_over()  # readers of streams take the last records, and end with the connections
+        self.instances.owners_return = not self.remove_state
         self.tracefs.close()
         self.rings.round()
         self.save()

@@ -77,6 +77,8 @@ class Instances:
             cells=self.cells,
             tables=self.tables,
         )
+        self.owners_return = False
+        """The daemon ends and leaves its state: instances with `owner_returns` stay for the next one."""
         self._numbers = LowestFree(TOP + 1, MAX_NUMBER)
         self._by_name: dict[bytes, Instance] = {}
         self._holds: dict[Instance, int] = {}
@@ -182,7 +184,8 @@ class Instances:
             self._holds[instance] -= 1
             if not self._holds[instance]:
                 del self._holds[instance]
-                if instance.settings.remove_on_close:
+                settings = instance.settings
+                if settings.remove_on_close and not (self.owners_return and settings.owner_returns):
                     self.remove(instance.name)
 
         return let_go

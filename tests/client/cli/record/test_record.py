@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import utracefs
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.recordings.events import trace_cmd
 from tests.integration.conftest import running
@@ -378,19 +379,25 @@ def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
     assert len(fields(traced)) == 100
 
 
-def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
-    traced.run("reg", "ev u32 a")
-    process = traced.start("record", "--filter", "a < 9")
-    eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
-    for value in ("7", "9"):
-        traced.run("emit", "ev", value)
-    daemon.kill()
-    daemon.wait()
-    with running(traced.home / "d"):
-        for value in ("9", "8"):
-            traced.run("emit", "ev", value)
-        _, error = interrupt(process)
-        assert traced.out("ls", "instances") == ""
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_the_next_daemon(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually, end: signal.Signals
+) -> None:
+    """Also after a SIGTERM: the daemon leaves its state, since a program is connected."""
+    with utracefs.Session(traced.env["UTRACEFS_DIR"]) as session:
+        event = session.event("ev u32 a")
+        process = traced.start("record", "--filter", "a < 9")
+        eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
+        event.emit(7)
+        event.emit(9)
+        daemon.send_signal(end)
+        daemon.wait()
+        with running(traced.home / "d"):
+            eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it does again")
+            for value in ("9", "8"):
+                traced.run("emit", "ev", value)
+            _, error = interrupt(process)
+            assert traced.out("ls", "instances") == ""
     assert process.returncode == 0 and b"the daemon closed the connection; waiting for the next\n" in error
     assert b"nothing lost as far as the daemon had reported before it ended\n" in error
     assert [one["a"] for one in fields(traced)] == [7, 8]
