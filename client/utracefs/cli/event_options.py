@@ -242,7 +242,13 @@ class WantedEvents:
             if some_filter:
                 self._write("standing_filters", f"{one.pattern} {one.filter or NO_FILTER}")
             for trigger in one.triggers:
-                self._write("standing_triggers", f"{one.pattern} {trigger}")
+                try:
+                    self._write("standing_triggers", f"{one.pattern} {trigger}")
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+                    refusal = trigger_refusal(trigger, b"", error.strerror or str(error))
+                    raise refusal.failure(one.pattern) from None
 
     def _write(self, file: str, line: str) -> None:
         """Errors of these files name the line alone: the user does not know the instance."""

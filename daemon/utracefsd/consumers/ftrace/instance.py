@@ -52,7 +52,7 @@ from utracefsd.consumers.ftrace.settings import CLOCKS, Options, Settings, defau
 from utracefsd.consumers.ftrace.standing_files import StandingFile
 from utracefsd.consumers.ftrace.text import headers
 from utracefsd.consumers.ftrace.text._text import TextRenderer
-from utracefsd.consumers.ftrace.trigger.commands import Triggers
+from utracefsd.consumers.ftrace.trigger.commands import Triggers, command_of
 from utracefsd.consumers.ftrace.trigger.kind import Place
 from utracefsd.events.event import Event
 from utracefsd.events.event_table import EventTable
@@ -148,7 +148,7 @@ class Instance:
             self.settings, "standing_filters", self.set_filter, self._listen, last_only=True
         )
         self.standing_triggers = StandingFile(
-            self.settings, "standing_triggers", self.triggers.write, self._listen, last_only=False
+            self.settings, "standing_triggers", self.triggers.write, self._listen, check=command_of
         )
         self._watches_created = self._watches_removed = False
 

@@ -39,8 +39,10 @@ class StandingFile:
     """Writes the text of a line to the event; may raise TraceError, OSError, MemoryError."""
     _on_changed: Callable[[], None]
     """Called after each change."""
-    _last_only: bool
+    _last_only: bool = False
     """Use only the last of several matching lines."""
+    _check: Callable[[bytes], object] = lambda _text: None
+    """TraceError: the text of a line is invalid for every event."""
     _reported: set[bytes] = attrs.Factory(set)
 
     @property
@@ -58,7 +60,7 @@ class StandingFile:
 
     def store(self, line: bytes) -> None:
         """One write: appends a line `GLOB TEXT`; `!` and a listed line removes that. Ignores an empty line.
-        EINVAL: not such a line, not listed; E2BIG: too many."""
+        EINVAL: not such a line, not listed, invalid for every event; E2BIG: too many."""
         line = line.strip()
         if not line:
             return
@@ -73,6 +75,7 @@ class StandingFile:
             )
         if b"\n" in text:
             raise TraceError(errno.EINVAL, f"{self._name} takes a line at a time")
+        self._check(text)
         lines = [*(other for other in self.lines if other != line), line]
         if len(lines) > MAX_LINES:
             raise TraceError(errno.E2BIG, f"{self._name} has at most {MAX_LINES} lines")

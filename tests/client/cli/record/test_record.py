@@ -565,6 +565,14 @@ def test_a_trigger_that_there_is_not(traced: Cli) -> None:
     assert sorted(os.listdir(traced.home)) == ["d"]
 
 
+def test_a_trigger_that_there_is_not_is_refused_before_its_event_comes(traced: Cli) -> None:
+    words = ["record", "-e", "later", "-R", "traceof if status == 503", "--", "touch", "ran"]
+    error = traced.run(*words, status=1).stderr.decode()
+    assert error.startswith("utracefs: later: trigger: there is no trigger 'traceof'; there are traceon ")
+    assert error.endswith("\n  traceof if status == 503\n")
+    assert not (traced.home / "ran").exists()
+
+
 def test_a_snapshot_that_a_trigger_takes(cli: Cli) -> None:
     """With a filter the record that takes it is its last."""
     words = ["--snapshot", "-e", "web", "-R", 'snapshot if path == "/29"']

@@ -68,7 +68,7 @@ def test_events_that_exist_are_left_alone(world: World) -> None:
 def test_what_does_not_fit_keeps_no_event_from_being_registered(world: World) -> None:
     world.w(b"standing_events", b"*")
     world.w(b"standing_filters", b"* nosuch == 1")
-    world.wa(b"standing_triggers", b"* nonsense")
+    world.wa(b"standing_triggers", b"* enable_event:user_events:nosuch")
     world.wa(b"standing_triggers", b"* traceoff if nosuch == 1")
     event = world.event(b"web u32 v")
     world.emit(event, number(1))
@@ -148,6 +148,12 @@ def test_what_is_no_line(world: World, file: bytes, line: bytes) -> None:
     world.w(file, b"b traceoff")
     assert errno_of(world.wa, file, line) == errno.EINVAL
     assert world.cat(file) == b"b traceoff\n"
+
+
+def test_no_such_trigger(world: World) -> None:
+    with pytest.raises(TraceError, match="there is no trigger 'traceof'; there are traceon traceoff "):
+        world.wa(b"standing_triggers", b"web traceof if v == 1")
+    assert world.cat(b"standing_triggers") == b""
 
 
 @pytest.mark.parametrize("file", FILES)

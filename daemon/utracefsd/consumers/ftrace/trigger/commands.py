@@ -17,6 +17,7 @@ from utracefsd.consumers.ftrace.trigger.hist_kinds import (
     hists_of,
 )
 from utracefsd.consumers.ftrace.trigger.kind import (
+    Command,
     EventSwitchKind,
     Kind,
     Place,
@@ -45,6 +46,17 @@ KINDS: dict[bytes, Kind] = {
 """All kinds, in the order in which the file lists them."""
 
 AVAILABLE = b"# Available triggers:\n# %s\n" % b" ".join(KINDS)
+
+
+def command_of(data: bytes) -> Command:
+    """The command of one write. EINVAL: there is no trigger of its name."""
+    command = split_command(data)
+    if command.name not in KINDS:
+        raise TraceError(
+            errno.EINVAL,
+            f"there is no trigger {shown(command.name)}; there are {b' '.join(KINDS).decode()}",
+        )
+    return command
 
 
 class Triggers:
@@ -82,14 +94,8 @@ class Triggers:
         errors."""
         if not data:
             return
-        command = split_command(data)
-        kind = KINDS.get(command.name)
-        if kind is None:
-            raise TraceError(
-                errno.EINVAL,
-                f"there is no trigger {shown(command.name)}; there are {b' '.join(KINDS).decode()}",
-            )
-        kind.write(self._place, event, command)
+        command = command_of(data)
+        KINDS[command.name].write(self._place, event, command)
 
     def truncate(self, event: Event) -> None:
         """Opening with O_TRUNC calls this."""
