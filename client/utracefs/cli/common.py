@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 import attrs
 import click
 
-from utracefs.cli import F, Failure, Parsed
+from utracefs.cli import F, Failure, Parsed, error_text
 from utracefs.cli.completion import complete_path, complete_pattern
 from utracefs.cli.instance_option import TOP, Place, instance_names
 from utracefs.tree import runtime_dir
@@ -435,6 +435,14 @@ def tell(text: str) -> None:
     """Print one line on stderr. Ignores a closed stderr, so that it ends no recording."""
     with contextlib.suppress(OSError):
         click.echo(f"utracefs: {text}", err=True)
+
+
+def tell_failure(failure: Failure) -> None:
+    """Print one that ends nothing."""
+    tell(error_text(failure))
+    if failure.detail:
+        with contextlib.suppress(OSError):  # as `tell`
+            click.echo(failure.detail, err=True)
 
 
 def echo_json(value: Any) -> None:

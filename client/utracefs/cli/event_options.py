@@ -20,7 +20,6 @@ invalid for any event. If it is invalid for an event registered later, that even
 after a failed write to its file `filter`: a recording can be filtered later, but missing records are lost.
 """
 
-import contextlib
 import errno
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,13 +28,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from utracefs.cli import F, error_text
+from utracefs.cli import F
 from utracefs.cli.common import (
     available_events,
     events_option,
     refused_connections,
     refused_events,
     tell,
+    tell_failure,
     with_options,
     write_word,
 )
@@ -378,11 +378,7 @@ class WantedEvents:
     def _refuse(self, event: EventName | str, text: str, refusal: Refusal | None) -> None:
         if refusal is not None:
             self.refused.append((event, text, refusal))
-            failure = self._hinted(event, refusal).failure(event)
-            tell(error_text(failure))
-            if failure.detail:
-                with contextlib.suppress(OSError):  # as `tell`
-                    click.echo(failure.detail, err=True)
+            tell_failure(self._hinted(event, refusal).failure(event))
 
     def _hinted(self, event: EventName | str, refusal: Refusal) -> Refusal:
         """Add the event's fields, if a field was not found."""

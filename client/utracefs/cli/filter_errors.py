@@ -21,6 +21,7 @@ from utracefs.tree.event_names import EventName
 from utracefs_protocol.filter import FilterError
 from utracefs_protocol.filter._program import Subject
 from utracefs_protocol.filter.parse import (
+    ADVICE,
     FIELD_NOT_FOUND,
     INVALID_OPERATOR,
     INVALID_VALUE,
@@ -34,6 +35,14 @@ from utracefs_protocol.text import bytes_of, text_of
 
 INDENT = "  "
 
+_ADVICE = {
+    **ADVICE,
+    "Float type can not be an operand in expression": (
+        "a float may be a key, but not be summed up, and not have .log2 or .buckets;"
+        " `utracefs sql` computes with those of a recording"
+    ),
+}
+
 
 @attrs.frozen
 class Refusal:
@@ -46,7 +55,7 @@ class Refusal:
     what: str
     """`filter`, `trigger`."""
     hint: str = ""
-    """Valid alternatives."""
+    """Valid alternatives. By default the advice for this reason, if there is one."""
 
     @property
     def consequence(self) -> str:
@@ -54,7 +63,8 @@ class Refusal:
 
     def failure(self, event: EventName | str) -> Failure:
         """A Failure about it, to be raised or printed."""
-        return Failure(str(event), f"{self.what}: {self.reason}{self.hint}", detail=self.detail)
+        advice = f"; {_ADVICE[self.reason]}" if _ADVICE.get(self.reason) else ""
+        return Failure(str(event), f"{self.what}: {self.reason}{self.hint or advice}", detail=self.detail)
 
     @property
     def is_about_a_field(self) -> bool:
@@ -130,9 +140,35 @@ def about_the_filter(path: str, text: str) -> Iterator[None]:
         yield
     except FilterError as error:
         shown = error.shown(bytes_of(text))
-        raise filter_refusal(text, shown, "no event has a record that it could be about").failure(
-            path
-        ) from None
+        refusal = filter_refusal(text, shown, "no event has a record that it could be about")
+        if refusal.is_about_a_field:
+            refusal = attrs.evolve(refusal, hint=f"; `utracefs sql {path}` lists the fields")
+        raise refusal.failure(path) from None
+
+
+_AT_COLUMN = re.compile(r"filter: (.+?) at column (\d+): .*", re.DOTALL)
+
+
+def request_refusal(text: str, answer: str) -> Refusal | None:
+    """answer: the daemon's to a request with the filter `text`; None if that is not about the filter."""
+    if (found := _AT_COLUMN.fullmatch(answer)) is None:
+        return None
+    column = len(text_of(bytes_of(text)[: int(found[2])]))
+    refusal = Refusal(found[1], _indented(f"{text}\n{' ' * column}^"), "filter")
+    if refusal.is_about_a_field:
+        refusal = attrs.evolve(refusal, hint="; `utracefs list --fields` shows its fields")
+    return refusal
+
+
+@contextlib.contextmanager
+def about_the_requested_filter(text: str | None) -> Iterator[None]:
+    """Report a filter that the daemon refuses in a request in the format of one for an event."""
+    try:
+        yield
+    except OSError as error:
+        if text is None or (refusal := request_refusal(text, error.strerror or "")) is None:
+            raise
+        raise refusal.failure(str(error.filename)) from None
 
 
 _ENTRY = re.compile(r"^\[ *\d+\.\d+\] (.*?): error: (.*)\n  Command: ((?:.|\n)*?)\n( {11,}\^)$", re.MULTILINE)

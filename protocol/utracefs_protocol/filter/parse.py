@@ -54,7 +54,7 @@ NO_FILTER = "No filter found"
 BAD_SYSTEM_FILTER = "Couldn't find or set field in one of a subsystem's events"
 """The kernel's wording (ERRORS in trace_events_filter.c)."""
 
-_ADVICE = {
+ADVICE = {
     FIELD_NOT_FOUND: "the event's `format` lists its fields",
     INVALID_OPERATOR: "write one of == != < <= > >= & ~ after the field",
     INVALID_VALUE: "write a number, or a text in quotes",
@@ -76,6 +76,7 @@ _ADVICE = {
     BAD_SYSTEM_FILTER: "it holds for those events of the system that it fits",
     "": "write FIELD OPERATOR VALUE, joined by && and ||; 0 removes the filter",
 }
+"""Advice for each; "" is for a text without a message of the kernel."""
 
 
 class FilterError(TraceError):
@@ -83,7 +84,7 @@ class FilterError(TraceError):
 
     def __init__(self, message: str, position: int | None = None, number: int = errno.EINVAL) -> None:
         where = "" if position is None else f" at column {position}"
-        super().__init__(number, f"{message or 'not a filter'}{where}: {_ADVICE[message]}")
+        super().__init__(number, f"{message or 'not a filter'}{where}: {ADVICE[message]}")
         self.message = message
         self.position = position
 

@@ -19,13 +19,15 @@ from utracefs_protocol.filter.parse import is_no_filter
 
 EVENT = EventName("user_events", "ev")
 
+ADVICE = "; the event's `format` lists its fields"
+
 
 @pytest.mark.parametrize(
     ("shown", "reason", "detail"),
     [
         (
             b"stauts >= 500\n       ^\nparse_error: Field not found\n\n",
-            "Field not found",
+            f"Field not found{ADVICE}",
             "  stauts >= 500\n         ^",
         ),
         (b"a ==\n1 x\n    ^\nparse_error: Y\n\n", "Y", "  a ==\n  1 x\n      ^"),
@@ -90,7 +92,10 @@ def test_triggers_of_which_the_log_says_nothing(log: bytes) -> None:
 def test_a_filter_for_a_file_is_shown_as_one_for_an_event() -> None:
     with pytest.raises(Failure) as error, about_the_filter("t.dat", "stauts >= 500"):
         parse_filter(b"stauts >= 500", ())
-    assert (error.value.about, error.value.reason) == ("t.dat", "filter: Field not found")
+    assert (error.value.about, error.value.reason) == (
+        "t.dat",
+        "filter: Field not found; `utracefs sql t.dat` lists the fields",
+    )
     assert error.value.detail == "  stauts >= 500\n         ^"
 
 

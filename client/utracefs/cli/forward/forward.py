@@ -25,6 +25,7 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.completion import complete_of_target
 from utracefs.cli.event_options import Wanted, WantedCommand, wanted_options
+from utracefs.cli.filter_errors import about_the_requested_filter
 from utracefs.cli.forward.server_options import pairs_option, server_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.losses import Losing
@@ -158,7 +159,7 @@ def forward(
     host = host_name or os.uname().nodename
     agent: Agent | None = None
     settings = attrs.evolve(settings, directory=spool)
-    with contextlib.ExitStack() as stack:
+    with about_the_requested_filter(records.filter), contextlib.ExitStack() as stack:
         stack.enter_context(with_extras())
         # Target and policy first: a mistake in them leaves no spool behind.
         try:

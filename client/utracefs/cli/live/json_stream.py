@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 
 import utracefs
 from utracefs.cli.common import Stopping, connect, tell, tell_absent
-from utracefs.cli.filter_errors import check_syntax
+from utracefs.cli.filter_errors import about_the_requested_filter, check_syntax
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.losses import Losing
 from utracefs.cli.run.page_stream import fitting_ring_bytes
@@ -38,8 +38,7 @@ def write_live(
 ) -> Exported:
     """Run until SIGINT or SIGTERM, or for the given time. events: patterns; none: all. place: only events
     enabled in that instance. OSError: no daemon, or `out` cannot be written. Failure: the filter is invalid
-    for all events.
-    """
+    for all events."""
     check_syntax(", ".join(events), filter, ())
     with connect(directory, place) as tree:
         found = tree.directory
@@ -51,6 +50,7 @@ def write_live(
     )
     with (
         Stopping(duration_s) as stopped,
+        about_the_requested_filter(filter),
         utracefs.attach(
             list(events) or [ALL_USER_EVENTS],
             filter=filter,

@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from utracefs.cli import Failure, error_text
-from utracefs.cli.common import available_events, connect, tell
+from utracefs.cli import Failure
+from utracefs.cli.common import available_events, connect, tell, tell_failure
 from utracefs.cli.event_options import Wanted, filter_of
+from utracefs.cli.filter_errors import request_refusal
 from utracefs.cli.losses import IN_DATA_RINGS, Losing
 from utracefs.cli.run.ledger import gained, read_stats
 from utracefs.cli.run.page_stream import fitting_ring_bytes
@@ -231,17 +232,15 @@ class Attached(Closing):
                 if first:
                     raise failure from None
                 self._refused.add(event)
-                tell(error_text(failure))
+                tell_failure(failure)
             else:
                 if is_late:
                     self._late.append(event)
 
     def _failure(self, event: EventName, error: OSError) -> Failure:
         reason = error.strerror or str(error)
-        filter_text = filter_of(self._wanted, event)
-        if error.errno == errno.EINVAL and reason.startswith("filter: "):
-            return Failure(f"{event}", f"{reason} ({filter_text!r})")
-        return Failure(f"{event}", reason)
+        refusal = request_refusal(filter_of(self._wanted, event), reason)
+        return Failure(f"{event}", reason) if refusal is None else refusal.failure(event)
 
     def _open(self, event: EventName) -> None:
         filter_text = filter_of(self._wanted, event)

@@ -321,7 +321,8 @@ def test_to_a_device(file: Path) -> None:
 def test_a_filter_that_fits_nothing(file: Path, command: str) -> None:
     done = CliRunner().invoke(cli, [command, str(file), "--filter", "stauts >= 500"])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == (f"utracefs: {file}: filter: Field not found\n  stauts >= 500\n         ^\n")
+    hint = f"; `utracefs sql {file}` lists the fields"
+    assert done.stderr == f"utracefs: {file}: filter: Field not found{hint}\n  stauts >= 500\n         ^\n"
 
 
 GUESSED = "; the days are guessed: the recording does not know the time of day"

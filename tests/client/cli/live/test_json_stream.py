@@ -94,7 +94,11 @@ def test_of_an_instance(traced: Cli, eventually: Eventually) -> None:
 
 def test_what_is_refused(traced: Cli) -> None:
     traced.run("reg", "web u32 status")
-    assert "filter: Field not found" in traced.fails("stream", "--json", "-e", "web", "-f", "x == 1")
+    error = traced.run("stream", "--json", "-e", "web", "-f", "x == 1", status=1).stderr.decode()
+    assert error.startswith(
+        "utracefs: web: filter: Field not found; `utracefs list --fields` shows its fields"
+    )
+    assert error.endswith("\n  x == 1\n    ^\n")
     error = traced.run("stream", "--json", "-e", "a", "-f", "x == 1", "-e", "b", status=2).stderr.decode()
     assert "one --filter for all -e" in error
     assert "no such instance" in traced.fails("stream", "--json", "-B", "none")

@@ -129,8 +129,11 @@ def test_a_filter_that_does_not_fit(daemon: DaemonProcess, capsys: pytest.Captur
                 attached.look()
             assert attached.finish() == 1
             error = capsys.readouterr().err
-            assert error.count("\n") == 1
-            assert "user_events:work: filter: Field not found" in error
+            assert error == (
+                "utracefs: user_events:work: filter: Field not found;"
+                " `utracefs list --fields` shows its fields\n"
+                "  nosuch == 1\n         ^\n"
+            )
             attached.tree.close()
         with attached_to(daemon, Wanted("work", "nosuch == 1")) as attached:
             with pytest.raises(Failure, match="Field not found"):

@@ -39,8 +39,9 @@ def test_perf_stat_counts_what_each_filter_takes(traced: Cli) -> None:
     filters = ["-e", "ev", "--filter", "a >= 2", "-e", "other", "--filter", "b == 1"]
     counted = json.loads(traced.out("perf", "stat", *filters, "--json", "--", "sh", "-c", loop))
     assert {one["name"]: one["records"] for one in counted["events"]} == {"ev": 2, "other": 1}
-    error = traced.fails("perf", "stat", "-e", "ev", "--filter", "b == 1", "--", "true")
-    assert error.startswith("utracefs: user_events:ev: filter: Field not found at column 2")
+    error = traced.run("perf", "stat", "-e", "ev", "--filter", "b == 1", "--", "true", status=1).stderr
+    assert error.startswith(b"utracefs: user_events:ev: filter: Field not found; `utracefs list --fields`")
+    assert error.endswith(b"\n  b == 1\n    ^\n")
     assert "belongs to the -e before it" in traced.fails(
         "perf", "stat", "--filter", "a == 1", "-e", "ev", status=2
     )
