@@ -217,7 +217,7 @@ def _losses_told() -> Callable[[dict[str, Any]], None]:
     losing = Losing(
         "forward",
         (rings, "UTRACEFS_RING_KB=65536 for the program may hold more"),
-        (spool, "a larger --spool-size holds more"),
+        (spool, "a larger --spool-size, on a disk with room for it, holds more"),
     )
 
     def watch(status: dict[str, Any]) -> None:
