@@ -151,10 +151,10 @@ def events_option(help_text: str) -> Callable[[F], F]:
     )
 
 
-def events_argument(*, required: bool) -> Callable[[F], F]:
+def events_argument(*, required: bool, name: str = "events") -> Callable[[F], F]:
     """EVENT..., as arguments."""
     return click.argument(
-        "events",
+        name,
         metavar="EVENT..." if required else "[EVENT...]",
         type=EVENT_PATTERN,
         nargs=-1,

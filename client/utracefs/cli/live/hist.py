@@ -54,12 +54,19 @@ MAX_KEYS = 3
 
 
 class _HistCommand(click.Command):
-    """The words after `--` are the command, those before it the keys."""
+    """The words after `--` are the command, those before it the event, unless -e names it, and the keys."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[_COMMAND] = tuple(args[end + 1 :])
-        return super().parse_args(ctx, args[:end])
+        rest = super().parse_args(ctx, args[:end])
+        first, named = ctx.params["event"], ctx.params.pop("named")
+        if named is not None:
+            ctx.params["event"] = named
+            ctx.params["keys"] = (*filter(None, [first]), *ctx.params["keys"])
+        elif first is None and not ctx.resilient_parsing:
+            raise click.UsageError("Missing argument 'EVENT'", ctx)
+        return rest
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
@@ -92,7 +99,15 @@ _COMMAND = "utracefs.cli.live.hist.command"
 @duration_option("Count for 10 seconds, 5m, 2h, ...")
 @launch_options
 @json_option
-@click.argument("event", type=EVENT_PATTERN)
+@click.option(
+    "-e",
+    "--event",
+    "named",
+    metavar="EVENT",
+    type=EVENT_PATTERN,
+    help="EVENT, if it is not the first argument.",
+)
+@click.argument("event", type=EVENT_PATTERN, required=False)
 @click.argument("keys", nargs=-1, metavar="[KEYS...]", shell_complete=complete_key)
 @click.pass_context
 def hist(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from stat import S_IFDIR, S_IFREG, S_IMODE, filemode
 from types import FrameType
 
+import attrs
 import click
 
 from utracefs.cli import COMMAND_SETTINGS, Failure
@@ -19,6 +20,7 @@ from utracefs.cli.common import (
     directory_option,
     duration_option,
     echo,
+    events_argument,
     handling,
     path_argument,
     tell,
@@ -29,6 +31,7 @@ from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.losses import IN_DATA_RINGS, Losing
 from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
+from utracefs.tree.event_names import ALL_USER_EVENTS
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.tracefs import ONE_LINE
 from utracefs_protocol.terminal import drop_unwritten
@@ -55,13 +58,14 @@ def cat(directory: str | None, place: Place, paths: tuple[str, ...]) -> None:
 
 @click.command(cls=WantedCommand, context_settings=COMMAND_SETTINGS)
 @directory_option
-@instance_option("Print the records of this instance instead of the top one; without -e.")
+@instance_option("Print the records of this instance instead of the top one; without EVENT.")
 @wanted_options(
     "Only these events, enabled or not: SYSTEM:NAME, NAME, or globs; events registered later, too."
 )
 @click.option("--cpu", metavar="CPU", type=click.IntRange(min=0), help="Only this cpu.")
 @duration_option("End after 10 seconds, 5m, 2h, ...")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as `export --to jsonl` has them.")
+@events_argument(required=False, name="names")
 def stream(
     directory: str | None,
     place: Place,
@@ -69,15 +73,22 @@ def stream(
     cpu: int | None,
     duration_s: float | None,
     as_json: bool,
+    names: tuple[str, ...],
 ) -> int:
     """Print records as they are emitted (trace_pipe), until Ctrl-C.
 
-    Without -e the records of the top instance (-B: that one), which are consumed there. With -e from a
-    private instance, so other readers lose no record.
+    Without EVENT the records of the top instance (-B: that one), which are consumed there. With EVENT, or -e
+    EVENT, from a private instance, so other readers lose no record.
 
-    With --json never from a buffer, so no record is consumed: all events, or those of -e, enabled or not;
+    With --json never from a buffer, so no record is consumed: all events, or those named, enabled or not;
     with -B the events enabled there.
     """
+    if names:
+        if any(one.pattern != ALL_USER_EVENTS for one in wanted):
+            raise click.UsageError("give each EVENT a -e, so that a filter belongs to one; or none has a -e")
+        # Without -e a filter or a trigger is about all events.
+        options = wanted[0] if wanted else Wanted(ALL_USER_EVENTS)
+        wanted = tuple(attrs.evolve(options, pattern=name) for name in dict.fromkeys(names))
     # JSON needs the values of fields: a stream of its own, not the daemon's text.
     if as_json:
         expressions = {one.filter for one in wanted}

@@ -49,8 +49,9 @@ def test_a_command_with_a_daemon_of_its_own(cli: Cli) -> None:
 
 
 def test_json_filter_and_size(cli: Cli) -> None:
+    """With -e, as other commands have it."""
     out = cli.out(
-        "hist", "web", "status", "--json", "--filter", "status >= 500", "--size", "128", *emitter(50)
+        "hist", "-e", "web", "status", "--json", "--filter", "status >= 500", "--size", "128", *emitter(50)
     )
     (one,) = json.loads(out)
     assert one["trigger"].endswith("size=128 if status >= 500")
@@ -196,6 +197,7 @@ def test_what_the_event_has_already(traced: Cli) -> None:
         (["hist", "web", "--", "true"], "give KEYS"),
         (["hist", "web", "status", "-B", "mine"], "-B shows histograms"),
         (["hist"], "Missing argument 'EVENT'"),
+        (["hist", "-e", "web", "--once"], "give KEYS"),
     ],
 )
 def test_wrong_usage(cli: Cli, words: list[str], says: str) -> None:

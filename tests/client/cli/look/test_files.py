@@ -91,6 +91,24 @@ def test_a_stream_with_a_filter_that_fits_nothing(traced: Cli) -> None:
     assert "belongs to the -e before it" in traced.fails("stream", "-f", "x", "-e", "web", status=2)
 
 
+def test_a_stream_of_events_without_an_option(traced: Cli, eventually: Eventually) -> None:
+    """A filter is about all of them."""
+    for name in ("web", "other"):
+        traced.run("reg", f"{name} u16 status")
+    process = traced.start("stream", "web", "-f", "status >= 500", "other")
+    eventually(lambda: "other" in shown(traced, f"{own(process)}/set_event"), "stream began")
+    for status in ("200", "500"):
+        for name in ("web", "other"):
+            traced.run("emit", name, status)
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith(b" web: status=0x1f4 (500)\n")
+    assert process.stdout.readline().endswith(b" other: status=0x1f4 (500)\n")
+    interrupt(process)
+    assert "give each EVENT a -e" in traced.fails("stream", "web", "-e", "other", status=2)
+    done = traced.run("stream", "web", "--json", "-f", "status == 1", "--duration", "0.1")
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
 def test_stream_and_what_it_changes_back(traced: Cli, eventually: Eventually) -> None:
     traced.run("reg", "kept u32 a")
     traced.run("enable", "kept")
