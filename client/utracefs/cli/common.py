@@ -35,7 +35,7 @@ from utracefs.tree.event_names import (
 )
 from utracefs.tree.runtime_dir import candidates
 from utracefs_protocol.events.event_names import MAX_WORD
-from utracefs_protocol.places import TRACEFS_SOCKET
+from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 from utracefs_protocol.terminal import discard
 from utracefs_protocol.text import bytes_of, seconds_of, text_of
 
@@ -265,6 +265,11 @@ def why_no_connection(error: OSError, hello_s: float = HELLO_S) -> str:
             return "no daemon answers there any more; start one with `utracefs daemon`"
         case errno.ETIMEDOUT | errno.EAGAIN:
             return f"the daemon does not answer within {hello_s:g} s; is it stopped?"
+        case errno.EACCES | errno.EPERM if str(error.filename).endswith(DATA_SOCKET):
+            return (
+                f"{error.strerror}; only the daemon's user, root and the group `tracing`, or that of --group,"
+                " may emit"
+            )
         case errno.EACCES | errno.EPERM:
             return f"{error.strerror}; only the daemon's user, root and the group of --tracefs-group may look"
         case _:

@@ -103,6 +103,7 @@ def test_output_of_names_that_are_not_utf8() -> None:
         (FileNotFoundError(2, "x"), "start one"),
         (ConnectionRefusedError(111, "x"), "no daemon answers there any more"),
         (PermissionError(13, "Permission denied"), "Permission denied; only the daemon's user"),
+        (PermissionError(13, "Permission denied", "/d/user_events_data"), "root and the group `tracing`,"),
         (OSError(5, "Input/output error"), "Input/output error"),
     ],
 )
