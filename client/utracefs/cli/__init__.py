@@ -87,7 +87,14 @@ class Parsed(ParamType):
 
 
 class Group(click.Group):
-    """A group that suggests the command that a wrong name resembles, with every version of click."""
+    """A group that suggests the command that a wrong name resembles, with every version of click.
+
+    elsewhere: commands that trace-cmd, perf or others have, and what to type here.
+    """
+
+    def __init__(self, *args: Any, elsewhere: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._elsewhere = elsewhere or {}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -95,7 +102,11 @@ class Group(click.Group):
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             from utracefs.tree.event_names import did_you_mean
 
-            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], self.list_commands(ctx))}")
+            if args[0] in self._elsewhere:
+                hint = f"; that is `{self._elsewhere[args[0]]}`"
+            else:
+                hint = did_you_mean(args[0], self.list_commands(ctx))
+            ctx.fail(f"No such command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
 
@@ -289,6 +300,27 @@ SECTIONS: Final = {
 }
 """In the order of the help and of docs/command-line.md."""
 
+# (a second command is in backticks, too)
+_ELSEWHERE: Final = {
+    "clear": "utracefs write trace ''",
+    "convert": "utracefs export",
+    "data": "utracefs export",
+    "evlist": "utracefs list",
+    "extract": "utracefs export --daemon -o FILE",
+    "help": "utracefs --help",
+    "listen": "utracefs forward",
+    "reset": "utracefs disable '*'",
+    "restore": "utracefs report --recover",
+    "script": "utracefs report` or `utracefs perf script",
+    "show": "utracefs cat trace",
+    "snapshot": "utracefs write snapshot 1",
+    "split": "utracefs export --since S --until S -o FILE",
+    "start": "utracefs enable EVENT",
+    "stat": "utracefs status` or `utracefs perf stat",
+    "stop": "utracefs write tracing_on 0",
+    "trace": "utracefs stream` or `utracefs perf trace",
+}
+
 COMMANDS: Final = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 
 
@@ -302,6 +334,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     cls=LazyGroup,
     lazy=SECTIONS,
     aliases={"echo": "write"},
+    elsewhere=_ELSEWHERE,
     context_settings=COMMAND_SETTINGS,
     epilog="Events are named as perf and trace-cmd do: user_events:NAME, NAME, or globs of either.",
 )

@@ -37,6 +37,9 @@ def test_help_names_every_command_and_imports_none() -> None:
     [
         (["nosuch"], "No such command 'nosuch'"),
         (["stauts"], "No such command 'stauts'; did you mean status?"),
+        (["stop"], "No such command 'stop'; that is `utracefs write tracing_on 0`"),
+        (["stat"], "No such command 'stat'; that is `utracefs status` or `utracefs perf stat`"),
+        (["perf", "report"], "that is `perf report -i FILE` of perf itself, or `utracefs perf script`"),
         (["fleet", "enabel"], "did you mean enable?"),
         (["instance", "crate"], "did you mean create?"),
         (["report", "--nosuch"], "No such option"),

@@ -53,7 +53,14 @@ DATA_FILE = "perf.data"
 _COMMAND_SETTINGS = {**COMMAND_SETTINGS, "allow_interspersed_args": False}
 
 
-@click.group(cls=Group, context_settings=COMMAND_SETTINGS)
+@click.group(
+    cls=Group,
+    elsewhere={
+        "list": "utracefs list",
+        "report": "perf report -i FILE` of perf itself, or `utracefs perf script",
+    },
+    context_settings=COMMAND_SETTINGS,
+)
 def perf() -> None:
     """Count and sample events, like perf.
 
