@@ -42,8 +42,8 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
     """Show the daemon, its ring buffer, and for each EVENT (default: all) its consumers and counts.
 
     A line for each consumer that is or was (detached) attached to it; its three numbers add up to the records
-    emitted while it was attached. Further lines list the records that programs refused to write, because a
-    value did not fit its field.
+    emitted while it was attached. Without EVENT several detached ones are one line. Further lines list the
+    records that programs refused to write, because a value did not fit its field.
     """
     with connect(directory, place) as tree:
         chosen = selected(tree, events) if events else available_events(tree)
@@ -101,13 +101,21 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
     for row in rows:
         first = (f"{row['system']}:{row['name']}", " ".join(row["used_by"]) or "-")
         emitted = str(row["emitted"])
+        gone = row["detached"]
+        # Each `record`, `hist` or `top` that has ended is one: in a week they would hide the others.
+        hidden = set() if events or len(gone) < 2 else set(gone)
         for consumer, counts in row["consumers"].items() or [("-", {})]:
+            if consumer in hidden:
+                continue
             numbers_of = [str(counts.get(key, 0)) for key in ("recorded", "filtered", "lost")]
             if counts.get("lost"):
                 numbers_of[-1] += f" ({share(counts['lost'], counts['recorded'] + counts['lost'])})"
-            shown = f"{consumer} (detached)" if consumer in row["detached"] else consumer
+            shown = f"{consumer} (detached)" if consumer in gone else consumer
             table.append((*first, shown, emitted, *numbers_of))
             first, emitted = ("", ""), ""
+        if hidden:
+            lost_by_them = sum(row["consumers"][consumer]["lost"] for consumer in hidden)
+            table.append((*first, f"{len(hidden)} (detached)", emitted, "", "", str(lost_by_them)))
     for line in table_lines(table, left=range(3)):
         echo(line)
     for row in rows:

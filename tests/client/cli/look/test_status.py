@@ -63,6 +63,9 @@ def test_consumers_that_are_gone(traced: Cli) -> None:
     traced.run("disable", "a")
     (row,) = json.loads(traced.out("status", "--json"))["events"]
     assert set(row["detached"]) == set(row["consumers"]) and "ftrace" in row["detached"]
+    line = traced.out("status").splitlines()[-1]
+    assert line.split() == ["user_events:a", "-", "2", "(detached)", "1", "0"]
+    assert traced.out("status", "a").count("(detached)  ") == 2
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
