@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     "--output",
     metavar="OUT",
     type=click.Path(),
-    help="html: the page, - for stdout. [default: FILE.html; several files need it]",
+    help="html: the page, - for stdout. [default: FILE with .html instead of .dat, in the present directory;"
+    " several files need it]",
 )
 @click.option(
     "--recover", is_flag=True, help="Read as much as possible of a broken file, or of a killed recording."
@@ -75,6 +76,8 @@ def report(
         selection = selection.of_the_last(last_s, paths, recover=recover)
     source = ", ".join(paths)
     # A page and JSON lines are also made of perf.data; the text further below is of trace.dat only.
+    if show_stat and as_json:
+        raise click.UsageError("--stat prints text: without --json")
     if as_html:
         if show_stat or as_json:
             raise click.UsageError("--html cannot be combined with --stat or --json")
@@ -138,7 +141,10 @@ def _write_html(recording: "Recording", output: str | None) -> None:
     from utracefs.html import write_html
 
     if output is None:
-        output = os.path.splitext(os.path.basename(recording.path))[0] + ".html"
+        name = os.path.basename(recording.path)
+        stem, ending = os.path.splitext(name)
+        # The ending of a file of --flight or --switch-output is its time.
+        output = f"{stem if ending in ('.dat', '.data') else name}.html"
     target = None if output == "-" else output
     with output_file(target, *recording.paths) as out, progress_bar() as progress:
         done = write_html(recording, out, progress=progress)

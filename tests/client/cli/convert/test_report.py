@@ -159,6 +159,10 @@ def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     result = report("--html", file)
     assert (result.exit_code, result.output) == (0, "trace.html: 6 records\n")
     assert (tmp_path / "trace.html").read_bytes().startswith(b"<!doctype html>")
+    (tmp_path / "http.dat.2026113008435249").symlink_to(file)
+    assert report("--html", "http.dat.2026113008435249").output.startswith(
+        "http.dat.2026113008435249.html: 6"
+    )
     out = tmp_path / "out.html"
     result = report("--html", file, "-o", out, "-e", "two", "--since", "0.000003", "--until", "1", "-P", "7")
     assert (result.exit_code, result.output) == (0, f"{out}: 2 records\n")
@@ -171,6 +175,7 @@ def test_a_page(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("words", "says"),
     [
         (["--html", "--json"], "--html cannot be combined"),
+        (["--stat", "--json"], "--stat prints text"),
         (["--html", "--stat"], "--html cannot be combined"),
         (["-o", "x"], "is for --html"),
         (["--html", "-o", "trace.dat"], "is the input"),
