@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from utracefs.cli import Failure
 from utracefs.cli.common import EventStats, cpu_numbers, tell
 from utracefs.cli.instance_option import Place
+from utracefs.cli.tables import counted
 
 if TYPE_CHECKING:
     from utracefs.tree.tracefs import Tracefs
@@ -181,3 +182,8 @@ def lost_in_file(texts: Iterable[str]) -> dict[str, int]:
 def no_room(output: str, error: OSError, count: int, what: str, status: int = 1) -> Failure:
     """Note for a file on a full disk."""
     return Failure(output, f"{error.strerror}; it has what fitted, {count} {what} did not", status)
+
+
+def disk_was_full(output: str, count: int, status: int) -> Failure:
+    """The same for records that are in none of several files."""
+    return Failure(output, f"the disk was full; {counted(count, 'record')} did not fit", status)

@@ -27,7 +27,14 @@ from utracefs.cli import Failure, error_text
 from utracefs.cli.common import buffer_numbers, cpu_numbers, cpus_of, tell
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents
 from utracefs.cli.instance_option import TOP
-from utracefs.cli.losses import AS_FAR_AS_REPORTED, IN_DATA_RINGS, Losing, lost_text, refused_text
+from utracefs.cli.losses import (
+    AS_FAR_AS_REPORTED,
+    IN_DATA_RINGS,
+    Losing,
+    disk_was_full,
+    lost_text,
+    refused_text,
+)
 from utracefs.cli.record.amount import Amount
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.kept_files import KeptFiles
@@ -104,7 +111,7 @@ class Flight:
         self._unfinished: tuple[Target, Recorder] | None = None
         """A file whose snapshot was being read when the daemon ended."""
         self._texts_due = 0.0
-        self._records = self._older = self._no_room = self._number = 0
+        self._records = self._older = self.no_room = self._number = 0
         self._missed = 0
         """Records that the ended daemon had removed from a snapshot and that did not reach this process."""
         self._came_back = False
@@ -237,7 +244,7 @@ class Flight:
         self._files.add(target.output)
         self._number += 1
         self._records += found.records
-        self._no_room += found.no_room
+        self.no_room += found.no_room
         self._missed += found.overwritten
         older = taken.overwritten + recorder.left_out
         text = (
@@ -283,7 +290,7 @@ class Flight:
             taken = self._swap()
             left = taken.entries
             self._older += taken.overwritten
-        losses = {"in_rings": self._account.in_rings, "no_room": self._no_room, "overwritten": self._missed}
+        losses = {"in_rings": self._account.in_rings, "no_room": self.no_room, "overwritten": self._missed}
         losses["too_large"] = self._account.lost - self._account.in_rings
         text = f"{self._output}.*: {counted(self._records, 'record')} in {counted(self._number, 'file')}"
         text += f" ({self._files.removed} removed, --max-files)" if self._files.removed else ""
@@ -332,4 +339,6 @@ def record_flight(job: Job) -> int:
         flight.give_up()
         reason = f"{watch.error.strerror}; the records since the last file are lost"
         raise Failure(str(watch.error.filename), reason, status or 1)
+    if flight.no_room:
+        raise disk_was_full(job.target.output, flight.no_room, status or 1)
     return status

@@ -19,7 +19,7 @@ from typing import Final
 
 from utracefs.cli import Failure, error_text
 from utracefs.cli.common import tell
-from utracefs.cli.losses import AS_FAR_AS_REPORTED, LOSSES, lost_text, refused_text
+from utracefs.cli.losses import AS_FAR_AS_REPORTED, LOSSES, disk_was_full, lost_text, refused_text
 from utracefs.cli.record.amount import Amount
 from utracefs.cli.record.kept_files import KeptFiles
 from utracefs.cli.run.recorder import About, Recorder, Summary
@@ -151,7 +151,5 @@ class Rotation(Closing):
         if self.error is not None:
             return Failure(self._output, "a file could not be written; see above", status or 1)
         if no_room := self._losses["no_room"]:
-            return Failure(
-                self._output, f"the disk was full; {counted(no_room, 'record')} did not fit", status or 1
-            )
+            return disk_was_full(self._output, no_room, status or 1)
         return None

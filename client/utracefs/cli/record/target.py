@@ -81,7 +81,9 @@ class Target:
             )
             why = text or "was interrupted"
             status = 128 + error.number if isinstance(error, Interrupted) else 1
-            raise Failure(self.output, f"{why}; the recording is in {self.path}", status) from None
+            raise Failure(
+                self.output, f"{why}; the recording is in {self.path}, `utracefs export` converts it", status
+            ) from None
         os.unlink(self.path)
         return _size(self.output)
 

@@ -137,6 +137,22 @@ def test_a_full_disk_ends_nothing(traced: Cli, eventually: Eventually) -> None:
     assert b"; the last 2 records not written: " in error
 
 
+def test_a_disk_that_gets_full_while_a_file_is_written(traced: Cli, eventually: Eventually) -> None:
+    """The file has what fitted, the others are lost, and the exit status tells it."""
+    traced.run("reg", "web u32 n; u32 usec")
+    process = traced.start("record", "--flight", "16M", "-e", "web")
+    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("record", "-e", "web", "-o", "other.dat", *program(100_000))
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    _, error = interrupt(process, signal.SIGTERM)
+    (file,) = dumps(traced)
+    kept = values(traced, file)
+    assert 0 < len(kept) < 100_000 and kept == list(range(len(kept)))
+    lost = 100_000 - len(kept)
+    assert process.returncode == 1
+    assert error.endswith(f"utracefs: trace.dat: the disk was full; {lost} records did not fit\n".encode())
+
+
 def test_the_daemon_is_killed(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
     process = traced.start("record", "--flight", "1M")
     eventually(lambda: "-dump" in traced.out("ls", "instances"), "it is about to record")

@@ -114,5 +114,6 @@ def test_a_signal_ends_the_conversion(cli: Cli, number: signal.Signals) -> None:
     with (cli.home / "x.csv").open("rb"):
         error = interrupt(process, number)[1].decode()
     assert process.returncode == 128 + number
-    assert f"x.csv: was interrupted; the recording is in {cli.home}/x.csv.recorded.dat\n" in error
+    hint = "`utracefs export` converts it"
+    assert f"x.csv: was interrupted; the recording is in {cli.home}/x.csv.recorded.dat, {hint}\n" in error
     assert cli.out("report", "x.csv.recorded.dat").count("ticks:") == 3000
