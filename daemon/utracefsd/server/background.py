@@ -11,6 +11,7 @@ import struct
 import click
 
 from utracefsd.server.runtime import locate
+from utracefsd.state.folder import LOG
 
 END_S = 20.0
 """Saving full ring buffers takes milliseconds; this is for machines that swap."""
@@ -52,8 +53,8 @@ def leave_terminal() -> None:
 
 
 def stop(directory: str | None) -> int:
-    """Send SIGTERM to the daemon that listens in the directory, and wait for its end. Returns an exit status;
-    with 1 the reason is on stderr."""
+    """Send SIGTERM to the daemon that listens in the directory, and wait for its end; say on stderr if it has
+    left its state. Returns an exit status; with 1 the reason is on stderr."""
     where: object = directory
     try:
         place = locate(directory)
@@ -77,6 +78,12 @@ def stop(directory: str | None) -> int:
         return _failed(f"{where}: no daemon is there")
     except OSError as error:
         return _failed(f"{where}: {error.strerror or error}")
+    if (place.status_folder / LOG).exists():
+        click.echo(
+            f"utracefsd: events, settings and records stay in {place.status_folder} for the next daemon;"
+            " --discard-state starts without them",
+            err=True,
+        )
     return 0
 
 
