@@ -92,7 +92,11 @@ from utracefs.tree.tracefs import Tracefs
 )
 @duration_option("How long to record: 10 (seconds), 5m, 2h, ...")
 @click.option("--wall-clock", is_flag=True, help="Let readers of the file print wall-clock times.")
-@click.option("--embedded", is_flag=True, help="Start a private daemon even if one is running.")
+@click.option(
+    "--embedded",
+    is_flag=True,
+    help="Start a private daemon even if one is running: for the records of COMMAND alone.",
+)
 @long_options
 @launch_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_command)
@@ -116,9 +120,10 @@ def record(
     """Record events of COMMAND, or of all programs until Ctrl-C, into a trace.dat or, by the ending of FILE,
     another format.
 
-    Uses the running daemon, else starts one, which COMMAND finds through UTRACEFS_DIR. The exit status is
-    that of COMMAND; 128+N when signal N ended it, 127 when it was not found; 1 if COMMAND had 0 and no EVENT
-    of a -e appeared, or a filter or a trigger was invalid for an event that appeared.
+    Uses the running daemon, and so records all its programs beside COMMAND; else, or with --embedded, starts
+    one, which only COMMAND finds (by UTRACEFS_DIR). The exit status is that of COMMAND; 128+N when signal N
+    ended it, 127 when it was not found; 1 if COMMAND had 0 and no EVENT of a -e appeared, or a filter or a
+    trigger was invalid for an event that appeared.
 
     utracefs record -e 'http_*' --filter 'status >= 500' -e shop_order -- python app.py
     """
