@@ -291,7 +291,10 @@ def _of_parquet(path: str, files: list[str]) -> Iterator[tuple[EventName, Source
             name = EventName(text_of(metadata[b"utracefs.system"]), text_of(metadata[b"utracefs.event"]))
             found.setdefault(name, []).append((file, schema))
     if not found:
-        raise TraceError(errno.EINVAL, f"{path}: has no Parquet file of utracefs")
+        raise TraceError(
+            errno.EINVAL,
+            f"{path}: has no Parquet file of utracefs export; DuckDB itself reads those of forward",
+        )
     base = path if os.path.isdir(path) else os.path.dirname(path)
     for name, those in found.items():
         try:

@@ -272,7 +272,7 @@ def test_what_is_no_input(tmp_path: Path, file: Path) -> None:
     (tmp_path / "text").write_text("hello")
     (tmp_path / "cut").write_bytes(b"PAR1 and so on")
     for word, message in (
-        ("empty", "has no Parquet file of utracefs"),
+        ("empty", "has no Parquet file of utracefs export; DuckDB itself reads those of forward"),
         ("text", "neither a trace.dat nor a perf.data"),
         ("cut", "broken: "),
     ):
