@@ -79,9 +79,7 @@ int utb_find_place(struct utracefs_event *event, uint32_t size, uint64_t *until,
 {
 	struct ut_interruption before = ut_interrupt_by((struct ut_interruption){call, arg, 0});
 	struct ut_reg *reg = ut_reg_of_event(event);
-	int has_place = reg && (ut_reg_has_ring(reg) ?
-					ut_wait_for_room((uint32_t)(atomic_load(&reg->place) >> 32), size, until) :
-					ut_reg_find_place(reg));
+	int has_place = reg && ut_find_place(reg, size, until);
 
 	return ut_interrupt_by(before).has_said ? -EINTR : has_place;
 }

@@ -17,29 +17,7 @@
 _Static_assert(sizeof(struct utb_reserved) <= sizeof(((struct utracefs_reserved *)0)->internal),
 	       "utracefs_reserved");
 
-/* Whether the attempt at `place` was not counted, and another place may be available: a child's first record,
- * or a ring that the daemon has closed. Otherwise counts it. */
-static int has_no_place(struct ut_reg *reg, uint64_t place)
-{
-	struct data_ring view = ut_view(ut_views, place);
-
-	if (!view.header || dr_is_closed(&view))
-		return 1;
-	atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
-	return 0;
-}
-
-/* The ring is full, and that was not counted. */
-static void lose(struct ut_reg *reg, uint64_t place, uint32_t flag)
-{
-	struct data_ring view = ut_view(ut_views, place);
-
-	if (view.header)
-		dr_count_lost(&view, (uint32_t)place | flag);
-	atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
-}
-
-int ut_wait_for_room(uint32_t ring, uint32_t size, uint64_t *until)
+static int wait_for_room(uint32_t ring, uint32_t size, uint64_t *until)
 {
 	const struct timespec pause = {.tv_nsec = 50000};
 	uint64_t stuck_at = 1;
@@ -79,31 +57,45 @@ int ut_wait_for_room(uint32_t ring, uint32_t size, uint64_t *until)
 	return has_room;
 }
 
+int ut_find_place(struct ut_reg *reg, uint32_t size, uint64_t *until)
+{
+	return ut_reg_has_ring(reg) ? wait_for_room((uint32_t)(atomic_load(&reg->place) >> 32), size, until) :
+				      ut_reg_find_place(reg);
+}
+
+/* After a failed attempt to reserve at `place`: sets needs_place if another one may succeed, there or elsewhere
+ * (a child's first record, or a ring that the daemon has closed); else the record is counted as lost. */
+static void miss(struct utb_reserved *r, uint32_t flag, uint64_t place)
+{
+	struct data_ring view = ut_view(ut_views, place);
+
+	r->needs_place = 0;
+	if (r->half) { /* full, and that was not counted */
+		r->needs_place = !ut_own.waits;
+		if (!r->needs_place && view.header)
+			dr_count_lost(&view, (uint32_t)place | flag);
+	} else if (!view.header || dr_is_closed(&view)) {
+		r->needs_place = !ut_reg_lose(r->reg);
+		return;
+	}
+	if (!r->needs_place)
+		atomic_fetch_add_explicit(&r->reg->lost, 1, memory_order_relaxed);
+}
+
 static __attribute__((noinline, cold)) int reserve_later(struct ut_reg *reg, uint32_t flag, uint32_t size,
 							 uint64_t place, struct utb_reserved *r)
 {
+	int may_succeed = 1;
 	uint64_t until = 0;
 
-	while (r->half) {
-		if (ut_own.waits || !ut_wait_for_room((uint32_t)(place >> 32), size, &until)) {
-			lose(reg, place, flag);
-			return 0;
-		}
-		if (ut_reserve_at(ut_views, place, flag, size, r))
-			return 1;
-	}
-	if (!has_no_place(reg, place))
-		return 0;
-	if (!ut_reg_find_place(reg) && (ut_reg_lose(reg) || !ut_reg_has_ring(reg)))
-		return 0;
-	place = atomic_load_explicit(&reg->place, memory_order_acquire);
-	if (ut_reserve_at(ut_views, place, flag, size, r))
-		return 1;
-	if (r->half)
-		lose(reg, place, flag);
-	else /* perhaps twice no place: a ring that was closed at once */
-		atomic_fetch_add_explicit(&reg->lost, 1, memory_order_relaxed);
-	return 0;
+	do {
+		miss(r, flag, place);
+		if (!r->needs_place || !may_succeed)
+			return 0; /* counted; or off, there is no daemon */
+		may_succeed = ut_find_place(reg, size, &until) || r->half;
+		place = atomic_load_explicit(&reg->place, memory_order_acquire);
+	} while (!ut_reserve_at(ut_views, place, flag, size, r));
+	return 1;
 }
 
 /* Space for a record, or with DR_REFUSED a refusal. False: none, and counted. */
@@ -160,12 +152,8 @@ UT_EXPORTED unsigned char *utb_reserve_slowly(struct utb_reserved *r, uint32_t s
 {
 	if (size > DR_MAX_PAYLOAD)
 		refuse(r->reg, "payload", "was too long");
-	else if (r->half && ut_own.waits)
-		lose(r->reg, place, 0);
-	else if (r->half)
-		r->needs_place = 1;
-	else if (has_no_place(r->reg, place))
-		r->needs_place = !ut_reg_lose(r->reg);
+	else
+		miss(r, 0, place);
 	return NULL;
 }
 
