@@ -232,13 +232,6 @@ int ut_ring_make(uint32_t size, uint32_t own_size)
 	return (int)number;
 }
 
-int ut_ring_is_ours(uint32_t ring)
-{
-	const struct ut_outlet *outlet = &ut_outlets[ring];
-
-	return !ut_ring_has_file(ring) || (ut_is_ours(&outlet->memory) && ut_is_ours(&outlet->doorbell));
-}
-
 uint64_t ut_ring_position(uint32_t ring)
 {
 	struct dr_header *header = ut_views[ring].header;

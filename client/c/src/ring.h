@@ -72,8 +72,6 @@ static inline int ut_ring_has_file(uint32_t ring)
 {
 	return ut_outlets[ring].memory.fd >= 0;
 }
-/* Whether its descriptors, if it has any, still refer to our files. */
-int ut_ring_is_ours(uint32_t ring);
 /* Give it up. lost: called with the write_index of each record that was not taken out; NULL: another
  * reader takes them. */
 void ut_ring_give_up(uint32_t ring, void (*lost)(void *arg, uint32_t write_index), void *arg);

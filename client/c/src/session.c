@@ -455,8 +455,7 @@ static int is_answered_call(void *call)
 int ut_session_call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const void *),
 		    const void *arg, uint64_t until)
 {
-	struct ut_call waiting = {.session = s};
-	uint32_t msgid;
+	struct ut_call waiting = {.session = s, .put = put, .arg = arg};
 
 	ut_begin(s, 1);
 	if (!is_up(s) && !ut_await(s, is_up, s, until))
@@ -465,8 +464,6 @@ int ut_session_call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t,
 		return -ETIMEDOUT;
 	if (waiting.error)
 		return waiting.error;
-	msgid = s->pages->asked[s->nr_asked - 1].msgid;
-	put(&s->out, msgid, arg);
 	if (!ut_await(s, is_answered_call, &waiting, until)) {
 		ut_forget_asked(s, &waiting);
 		return is_up(s) ? -ETIMEDOUT : -ENOTCONN;
@@ -537,14 +534,9 @@ static int has_sent_all(void *session)
 	}
 }
 
-static uint64_t bytes_emitted(const struct ut_session *s)
-{
-	return s->bytes_before + ut_ring_position(s->ring);
-}
-
 static int flush(struct ut_session *s, uint64_t until)
 {
-	uint64_t forked_at = s->forked_at, emitted = bytes_emitted(s);
+	uint64_t forked_at = s->forked_at, emitted = s->bytes_before + ut_ring_position(s->ring);
 	int error, is_over = 0;
 
 	if (ut_thread_is_current() || ut_process_is_guest())

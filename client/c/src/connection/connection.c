@@ -90,10 +90,13 @@ static void set_places(struct ut_session *s)
 		ut_reg_place(reg);
 }
 
-/* Whether it can be used: its descriptors are ours, and the daemon has not closed it. */
+/* Whether it can be used: its descriptors, if it has any, are ours (the doorbell's includes the memory's), and
+ * the daemon has not closed it. */
 static int has_good_ring(const struct ut_session *s)
 {
-	return ut_ring_is_ours(s->ring) && !dr_is_closed(&ut_outlets[s->ring].ring);
+	const struct ut_outlet *outlet = &ut_outlets[s->ring];
+
+	return (!ut_ring_has_file(s->ring) || ut_is_ours(&outlet->doorbell)) && !dr_is_closed(&outlet->ring);
 }
 
 /* A new ring, unless there is a good one. */

@@ -99,6 +99,8 @@ struct ut_enabler {
 /* A request that a caller waits for; on the caller's stack. */
 struct ut_call {
 	struct ut_session *session;
+	void (*put)(struct ut_out *out, uint32_t msgid, const void *arg);
+	const void *arg;
 	int done;
 	int error; /* 0 or negative errno */
 };
@@ -265,7 +267,7 @@ void ut_session_give_up(struct ut_session *session, uint32_t *ring, int is_lost)
 
 /* Whether there is room for one more request, which may have `more` bytes than a registration. */
 int ut_has_room(const struct ut_session *session, size_t more);
-/* 0, -ENOTCONN, or -EAGAIN if there is no space now. The entry is the last of `asked`. */
+/* 0, -ENOTCONN, or -EAGAIN if there is no space now. */
 int ut_ask(struct ut_session *session, enum ut_about about, void *what);
 void ut_forget_asked(struct ut_session *session, const void *what);
 void ut_ask_registrations(struct ut_session *session);

@@ -15,6 +15,7 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 {
 	struct ut_reg *reg = asked->what;
 	struct ut_enabler *enabler = asked->what;
+	struct ut_call *call = asked->what;
 
 	switch (asked->about) {
 	case UT_ABOUT_STATUS:
@@ -40,7 +41,8 @@ static void put_request(struct ut_session *s, struct ut_asked *asked)
 		enabler->state = UT_ASKED_FOR;
 		break;
 	case UT_ABOUT_CALL:
-		break; /* the caller writes it */
+		call->put(&s->out, asked->msgid, call->arg);
+		break;
 	}
 }
 
@@ -49,7 +51,6 @@ int ut_has_room(const struct ut_session *s, size_t more)
 	return !ut_is_connected(s->state) || (s->nr_asked < UT_ASKED && UT_OUT_BYTES - s->out.size >= 1024 + more);
 }
 
-/* Adds an entry with the next msgid: 0, or -EAGAIN if there is no space now. */
 int ut_ask(struct ut_session *s, enum ut_about about, void *what)
 {
 	struct ut_asked *asked = &s->pages->asked[s->nr_asked];
