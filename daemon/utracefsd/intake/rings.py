@@ -10,7 +10,7 @@ Use by the edge (server/serve.py):
       ^                      │      (asleep with `has_large`: a `round` every GIVE_BACK_S)
       └── want_wakeup(True), once more a `round`: nothing ── after LINGER_ROUNDS rounds without a record
 
-With a journal, a daemon that adopts a ring knows how far a killed daemon had consumed it
+A daemon that adopts a ring knows from the journal how far a killed daemon had consumed it
 (`_journal.Journal`).
 
 **After a restart** no ring is read until all rings of the previous daemon are back: rings are merged by time,
@@ -211,7 +211,7 @@ class Rings:
         nr_cpus: int,
         services: RingServices,
         store: DescriptorStore,
-        journal: Journal | None = None,
+        journal: Journal,
         known: Mapping[Key, KnownRing] | None = None,
         stored: Iterable[int] = (),
     ) -> None:
@@ -304,8 +304,7 @@ class Rings:
                 continue
             try:
                 ring = DataRing.adopt(table, known.pid, fd, -1, share_of(known.uid))
-                if self._journal is not None:
-                    self._journal.resume(ring)
+                self._journal.resume(ring)
             except (ValueError, OSError, MemoryError) as error:
                 daemon_log("ring-not-taken-over", pid=known.pid, reason=error)
                 self._services.release_events(known.event_ids)
@@ -406,12 +405,11 @@ class Rings:
             self._forget(other, for_another=True)
             ring.start_again()
             ring.giving_back = other.ring.giving_back
-        if self._journal is not None:
-            try:
-                self._journal.resume(ring)  # a ring known before has its slot, so this cannot fail then
-            except (OSError, MemoryError) as error:
-                self._epoll.unregister(ring.doorbell)  # the producer keeps it open
-                raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
+        try:
+            self._journal.resume(ring)  # a ring known before has its slot, so this cannot fail then
+        except (OSError, MemoryError) as error:
+            self._epoll.unregister(ring.doorbell)  # the producer keeps it open
+            raise TraceError(errno.ENOMEM, f"no room to keep account of the ring: {error}") from error
         # Nothing fails from here on.
         missed = self._missing.pop(key, None)
         if missed is not None:
@@ -491,8 +489,7 @@ class Rings:
         del self._owned[ring], self._by_key[owned.key]
         self.intake.remove(ring)
         keep = self._handing_over or for_another
-        if self._journal is not None:
-            (self._journal.leave if keep else self._journal.end)(ring)
+        (self._journal.leave if keep else self._journal.end)(ring)
         self._forget_place(owned, keep=keep)
         if not keep:
             self.on_gone(owned.key)

@@ -5,6 +5,7 @@ import fcntl
 import mmap
 import os
 import struct
+import tempfile
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from utracefs_protocol.messages.data import OpenFor
 from utracefsd.connections.data_connection import DataConnection
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake._index_table import IndexTable
+from utracefsd.intake._journal import Journal
 from utracefsd.intake._writers import AllWriters
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Shares
@@ -38,6 +40,11 @@ PLAIN = Peer(200, 1000, 1000, privileged=False)
 
 
 NO_STORE = FdStore(Notifier(None, None))
+
+
+with tempfile.TemporaryDirectory() as _folder:
+    JOURNAL = Journal(os.path.join(_folder, "journal"))
+    """One for all tests: its descriptor is none that a test leaks."""
 
 
 class FakeRingServices:

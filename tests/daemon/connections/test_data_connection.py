@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.connections.program import (
+    JOURNAL,
     NO_STORE,
     PLAIN,
     ROOT,
@@ -111,7 +112,7 @@ def test_an_administrators_delete_first_takes_in_what_others_sent(table: EventTa
 
 def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may sync a thousand times in a packet, and there may be a thousand rings."""
-    rings = Rings(2, FakeRingServices(shares=table.shares), NO_STORE)
+    rings = Rings(2, FakeRingServices(shares=table.shares), NO_STORE, JOURNAL)
     client = Client(table, rings=rings)
     client.hand_over_ring()
     taken: list[None] = []
@@ -136,7 +137,7 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
 ) -> None:
     """Records in the ring have reached no consumer before that."""
     services = FakeRingServices(is_running=lambda pid, start: True)
-    rings = Rings(1, services, NO_STORE, known={(0, 0): KnownRing(4711, 1, 0, [])})
+    rings = Rings(1, services, NO_STORE, JOURNAL, known={(0, 0): KnownRing(4711, 1, 0, [])})
     client = Client(table, ROOT, rings=rings, hand_over=lambda: flushed.append(1))
     flushed: list[int] = []
     client.reg("test u32 a")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import pytest
 
-from tests.daemon.connections.program import NO_STORE, FakeRingServices
+from tests.daemon.connections.program import JOURNAL, NO_STORE, FakeRingServices
 from tests.daemon.intake.producing import HEAD, TAIL, Producer, Seen, adopt_new, copies, new_ring, number
 from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.errors import TraceError
@@ -50,7 +50,7 @@ def test_256_processes_of_a_user_have_the_default_ring(bells: Bells) -> None:
 def test_a_counter_that_jumps_is_believed_while_the_kernel_does(monkeypatch: pytest.MonkeyPatch) -> None:
     trusted = True
     monkeypatch.setattr("utracefsd.machine.procfs.tsc_is_trusted", lambda: trusted)
-    rings = Rings(2, FakeRingServices(), NO_STORE)
+    rings = Rings(2, FakeRingServices(), NO_STORE, JOURNAL)
     peer = Peer(pid=os.getpid(), uid=os.getuid(), gid=os.getgid(), privileged=True)
     ring = adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None)
     with mmap.mmap(ring.fd, 4096) as memory:
@@ -76,7 +76,7 @@ class Bells:
     """Rings without a daemon, and whether the edge would wake."""
 
     def __init__(self) -> None:
-        self.rings = Rings(2, FakeRingServices(), NO_STORE)
+        self.rings = Rings(2, FakeRingServices(), NO_STORE, JOURNAL)
         self.peer = Peer.from_credentials(os.getpid(), os.getuid(), os.getgid(), owner_uid=os.getuid())
 
     def woken(self) -> bool:
@@ -97,7 +97,9 @@ def bells() -> Iterator[Bells]:
 def test_the_edge_wakes_when_no_ring_is_waited_for_any_more() -> None:
     """The other rings have records, which it may take in then."""
     services = FakeRingServices(is_running=lambda pid, start: True)
-    rings = Rings(2, services, NO_STORE, known={(0, n): KnownRing(4711 + n, 1, 0, []) for n in range(2)})
+    rings = Rings(
+        2, services, NO_STORE, JOURNAL, known={(0, n): KnownRing(4711 + n, 1, 0, []) for n in range(2)}
+    )
     for left_out, woken in ((4712, False), (0, True)):
         rings.stop_waiting(but_for=[left_out])
         assert bool(select.select([rings.fileno()], [], [], 0)[0]) == woken
@@ -109,7 +111,7 @@ def test_a_ring_that_does_not_come_back_is_reported(bells: Bells) -> None:
     made = new_ring(IndexTable(), pid=7)
     told: list[tuple[Sequence[int], int]] = []
     services = FakeRingServices(ring_gone=lambda ids, n: told.append((ids, n)))
-    rings = Rings(1, services, NO_STORE, known={made.key: KnownRing(7, 1, 1000, [20])})
+    rings = Rings(1, services, NO_STORE, JOURNAL, known={made.key: KnownRing(7, 1, 1000, [20])})
     assert told == [([20], 1)]
     assert rings.nr_missing == 1
     rings.adopt(IndexTable(), bells.peer, *copies(made.fd, made.doorbell), lambda error: None)
@@ -134,7 +136,7 @@ class Store:
 def test_places_in_the_store_are_shared_out() -> None:
     """One user takes half of them at most, and a ring without a place gets the next free one."""
     shares, store = Shares(in_all={Resource.STORED_RINGS: 4}), Store()
-    rings = Rings(1, FakeRingServices(shares=shares), store)
+    rings = Rings(1, FakeRingServices(shares=shares), store, JOURNAL)
 
     def create(uid: int, number: int) -> list[DataRing]:
         peer = Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False, share=uid)
@@ -161,7 +163,7 @@ def test_places_in_the_store_are_shared_out() -> None:
 
 @pytest.mark.parametrize(("pid", "uid"), [(999, 1000), (1001, 1000), (1000, 999), (1000, 1001)])
 def test_only_its_own_program_ends_a_rings_former_connection(pid: int, uid: int) -> None:
-    rings = Rings(1, FakeRingServices(), NO_STORE)
+    rings = Rings(1, FakeRingServices(), NO_STORE, JOURNAL)
     peer = Peer(pid=1000, uid=1000, gid=1000, privileged=True)
     ended: list[object] = []
     ring = adopt_new(rings, IndexTable(), peer, SIZE, ended.append)
@@ -256,7 +258,7 @@ def test_what_is_no_memory_file_is_not_looked_at(bells: Bells, monkeypatch: pyte
 
 
 def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
-    rings = Rings(2, FakeRingServices(), NO_STORE)
+    rings = Rings(2, FakeRingServices(), NO_STORE, JOURNAL)
     users = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1000, 1001)]
     one, two, other = [adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None) for peer in users]
     assert one.writers.lookups is two.writers.lookups is not other.writers.lookups
@@ -266,7 +268,7 @@ def test_rings_of_one_user_share_what_they_may_ask_of_proc() -> None:
 def test_memory_that_is_given_back_while_the_ring_is_adopted_is_not_used_before() -> None:
     """A thread that gets no cpu may punch it later, with what the producer wrote there."""
     services = FakeRingServices(acquire_events=lambda ids: IndexTable(), is_running=lambda pid, start: True)
-    rings = Rings(2, services, NO_STORE, known={(0, 0): KnownRing(4711, 1, 0, [])})
+    rings = Rings(2, services, NO_STORE, JOURNAL, known={(0, 0): KnownRing(4711, 1, 0, [])})
     peer = Peer(pid=os.getpid(), uid=1000, gid=1000, privileged=False)
     ring = adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None)
     memory, doorbell = os.dup(ring.fd), os.dup(ring.doorbell)
@@ -293,7 +295,7 @@ def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -
     services = FakeRingServices(
         shares=shares, is_running=lambda pid, start: True, acquire_events=lambda ids: IndexTable()
     )
-    rings = Rings(2, services, NO_STORE, known={(0, 0): KnownRing(4711, 1, 0, [])})
+    rings = Rings(2, services, NO_STORE, JOURNAL, known={(0, 0): KnownRing(4711, 1, 0, [])})
     first, second = [Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False) for uid in (1000, 1001)]
     other = adopt_new(rings, IndexTable(), second, SIZE, lambda error: None)
     ring = adopt_new(rings, IndexTable(), first, SIZE, lambda error: None)
@@ -316,7 +318,7 @@ def test_a_ring_without_a_connection_stays_when_its_new_user_may_not_have_it() -
 
 def test_a_corrupt_ring_without_a_connection_is_forgotten() -> None:
     services = FakeRingServices(is_running=lambda pid, start: True, acquire_events=lambda ids: IndexTable())
-    rings = Rings(2, services, NO_STORE, known={(0, 0): KnownRing(4711, 1, 0, [])})
+    rings = Rings(2, services, NO_STORE, JOURNAL, known={(0, 0): KnownRing(4711, 1, 0, [])})
     peer = Peer(pid=os.getpid(), uid=1000, gid=1000, privileged=False)
     ring = adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None)
     os.pwrite(ring.fd, struct.pack("<Q", 1 << 50), 64)  # head

@@ -1,7 +1,10 @@
 """A tree over a real event table and a real instance, with a clock and a /proc that the test sets."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +12,8 @@ import pytest
 from tests.daemon.record_path import write
 from tests.daemon.status_files import nameless_status
 from utracefs_protocol.errors import TraceError
+from utracefsd.consumers.ftrace.event._trigger_cells import Cells
+from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instances import Instances
 from utracefsd.consumers.plugins.plugins import Plugins
 from utracefsd.events.event import CommandString, Event
@@ -31,6 +36,8 @@ class World:
         self.parents: dict[int, int] = {}
         self.free_memory_kb = 1 << 20
         self.status = nameless_status()
+        self._folder = Path(tempfile.mkdtemp(prefix="utracefs-test-"))
+        """For the tables of histograms."""
         self.table = EventTable(self.status)
         self.comms = CommTable(
             self.tasks.get, lambda tid: self.tgids.get(tid), self.parents.get, kernel_release=b"6.12.117"
@@ -41,6 +48,8 @@ class World:
             self.now_ns,
             nr_cpus=nr_cpus,
             free_memory_kb=lambda: self.free_memory_kb,
+            cells=Cells(),
+            tables=Tables(self._folder, free_memory_kb=lambda: self.free_memory_kb),
         )
         self.instance = self.instances.top
         self.plugins = plugins(self.table) if plugins else Plugins(self.table, self.now_ns, entry_points=list)
@@ -52,6 +61,7 @@ class World:
     def close(self) -> None:
         self.plugins.close()
         self.status.close()
+        shutil.rmtree(self._folder)
 
     def event(self, command: bytes, flags: int = 0) -> Event:
         """Register, and keep a reference as a connection would."""

@@ -78,7 +78,7 @@ class Instance:
         top_options: Options | None,
         storage: BufferStorage | None,
         current_cpu: Callable[[], int],
-        free_memory_kb: Callable[[], int] | None,
+        free_memory_kb: Callable[[], int],
         cells: Cells,
         names: WriterNames,
         tables: Tables,
@@ -87,7 +87,7 @@ class Instance:
 
         top_options: those of the top instance; None: this is it. storage: files for the ring buffer; None: in
         memory of this process alone. current_cpu: the cpu for markers; free_memory_kb: limit of a larger
-        buffer (None: unbounded). All instances share cells, tables and names. MemoryError, OSError.
+        buffer. All instances share cells, tables and names. MemoryError, OSError.
         """
         self.name = name
         self.number = number

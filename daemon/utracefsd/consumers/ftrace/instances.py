@@ -47,22 +47,21 @@ class Instances:
         nr_cpus: int,
         storage: Callable[[int], BufferStorage | None] = lambda number: None,
         current_cpu: Callable[[], int] = lambda: 0,
-        free_memory_kb: Callable[[], int] | None = None,
-        cells: Cells | None = None,
-        tables: Tables | None = None,
+        free_memory_kb: Callable[[], int],
+        cells: Cells,
+        tables: Tables,
         restored: Mapping[int, bytes] | None = None,
     ) -> None:
-        """storage: files for the ring buffer of the instance with that number. It, cells and tables are in
-        memory of this process if None. restored: numbers and names of the previous daemon's named instances,
-        which are made again. The others are as for `Instance`. ValueError: such a name or number is invalid.
-        MemoryError, OSError.
+        """storage: files for the ring buffer of the instance with that number; None: it is in memory of this
+        process. restored: numbers and names of the previous daemon's named instances, which are made again.
+        The others are as for `Instance`. ValueError: such a name or number is invalid. MemoryError, OSError.
         """
         self.nr_cpus = nr_cpus
         self._storage = storage
         self._free_memory_kb = free_memory_kb
-        self.cells = Cells() if cells is None else cells
+        self.cells = cells
         """Cells of all triggers."""
-        self.tables = Tables(free_memory_kb=free_memory_kb) if tables is None else tables
+        self.tables = tables
         """Tables of all histograms."""
         # All instances share these; a name and a number are added for each.
         self._instance = partial(
@@ -140,7 +139,7 @@ class Instances:
         if name in self._by_name:
             raise TraceError(errno.EEXIST, f"there is an instance {_shown(name)} already")
         needed_kb = EXPANDED_SIZE_KB * self.nr_cpus
-        if self._free_memory_kb is not None and needed_kb > self._free_memory_kb():
+        if needed_kb > self._free_memory_kb():
             raise TraceError(errno.ENOMEM, f"too little memory for {needed_kb} KiB more")
         self.check_room(_LINES_BYTES)
         number = self._numbers.allocate()

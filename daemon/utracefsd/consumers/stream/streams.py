@@ -256,7 +256,7 @@ class Streams:
 
     _table: EventTable
     _nr_cpus: int
-    _instances: Instances | None = None
+    _instances: Instances
     _names: WriterNames | None = None
     """Names of the threads that write; None: names are not written."""
     _streams: dict[OpenStream, list[Callable[[], None]]] = attrs.Factory(dict)
@@ -302,7 +302,7 @@ class Streams:
             stream = PageStream(attr, sink, handle, self._closed, instances[0], pages)
         else:
             stream = Stream(attr, sink, handle, self._closed, self._table, instances, self._parse)
-        self._streams[stream] = [self._instances.hold(one) for one in instances] if self._instances else []
+        self._streams[stream] = [self._instances.hold(one) for one in instances]
         try:
             stream.attach()
         except BaseException:
@@ -330,8 +330,7 @@ class Streams:
             self.on_lossless()
 
     def _instance(self, name: bytes) -> Instance:
-        instances = self._instances
-        found = None if instances is None else instances.get(name) if name else instances.top
+        found = self._instances.get(name) if name else self._instances.top
         if found is None:
             raise TraceError(errno.ENOENT, f"there is no instance {shown(name)}")
         return found

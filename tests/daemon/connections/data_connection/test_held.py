@@ -24,7 +24,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.daemon.connections.program import NO_STORE, FakeRingServices, FakeServices
+from tests.daemon.connections.program import JOURNAL, NO_STORE, FakeRingServices, FakeServices
 from tests.daemon.intake.producing import new_ring
 from tests.daemon.status_files import nameless_status
 from utracefs_protocol.messages.data import OpenFor
@@ -133,7 +133,7 @@ class Place:
         self.status = nameless_status()
         self.table = EventTable(self.status, shares=self.shares)
         services = FakeRingServices(shares=self.shares, end_failed=self.end_failed)
-        self.rings = Rings(2, services, NO_STORE)
+        self.rings = Rings(2, services, NO_STORE, JOURNAL)
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(os.fspath(path))
         self.listener.listen(64)

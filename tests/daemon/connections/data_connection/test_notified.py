@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from tests.daemon.connections.program import (
+    JOURNAL,
     NO_STORE,
     PLAIN,
     ROOT,
@@ -235,7 +236,7 @@ def test_only_root_and_the_daemons_user(table: EventTable) -> None:
 
 
 def test_first_or_never(table: EventTable) -> None:
-    with closing(Rings(1, FakeRingServices(), NO_STORE)) as rings:
+    with closing(Rings(1, FakeRingServices(), NO_STORE, JOURNAL)) as rings:
         firsts: list[Callable[[Client], object]] = [
             lambda one: one.reg("test"),
             lambda one: one.hand_over_ring(),
@@ -252,7 +253,7 @@ def test_first_or_never(table: EventTable) -> None:
 
 
 def test_no_data_ring(table: EventTable) -> None:
-    with closing(Rings(1, FakeRingServices(), NO_STORE)) as rings:
+    with closing(Rings(1, FakeRingServices(), NO_STORE, JOURNAL)) as rings:
         client = OnBehalf(table, rings=rings)
         client.call("open_for", PROCESS)
         assert client.fails("adopt_ring", {}) == "EPERM"

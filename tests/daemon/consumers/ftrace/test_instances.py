@@ -55,8 +55,16 @@ def test_no_memory(world: World, instances: Instances) -> None:
 
 
 def _again(instances: Instances, names: dict[int, bytes]) -> Instances:
-    table, comms = instances.top.table, instances.top.comms
-    return Instances(table, comms, lambda: 0, nr_cpus=1, restored=names)
+    return Instances(
+        instances.top.table,
+        instances.top.comms,
+        lambda: 0,
+        nr_cpus=1,
+        free_memory_kb=lambda: 1 << 20,
+        cells=instances.cells,
+        tables=instances.tables,
+        restored=names,
+    )
 
 
 @pytest.mark.parametrize("names", [{0: b"a"}, {-1: b"a"}, {70000: b"a"}, {1: b"a", 2: b"a"}])

@@ -27,9 +27,10 @@ from utracefsd.machine._writer_names import WriterNames
 class Bench:
     """The consumer, and readers of its streams."""
 
-    def __init__(self, table: EventTable, **options: Any) -> None:
+    def __init__(self, table: EventTable, instances: Any = {}, **options: Any) -> None:  # noqa: B006
+        """instances: an Instances; by default there are none."""
         self.table = table
-        self.streams = Streams(table, nr_cpus=2, **options)
+        self.streams = Streams(table, 2, instances, **options)
         self.opened: list[Any] = []
         self.readers: list[PlainReader] = []
 

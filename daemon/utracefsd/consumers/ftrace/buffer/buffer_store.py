@@ -54,10 +54,10 @@ class BufferStore:
         *,
         nr_cpus: int,
         storage: BufferStorage | None = None,
-        free_memory_kb: Callable[[], int] | None = None,
+        free_memory_kb: Callable[[], int],
     ) -> None:
-        """storage: None: memory of this process alone. free_memory_kb: limit of a larger buffer; None:
-        unbounded. MemoryError, OSError."""
+        """storage: None: memory of this process alone. free_memory_kb: limit of a larger buffer. MemoryError,
+        OSError."""
         self.nr_cpus = nr_cpus
         self.free_memory_kb = free_memory_kb
         self._settings = settings
@@ -123,7 +123,7 @@ class BufferStore:
         self._settings.snapshot = False
 
     def _check_memory(self, more_kb: int) -> None:
-        if self.free_memory_kb is not None and more_kb > self.free_memory_kb():
+        if more_kb > self.free_memory_kb():
             raise TraceError(errno.ENOMEM, f"too little memory for {more_kb} KiB more")
 
     def size_text(self) -> bytes:

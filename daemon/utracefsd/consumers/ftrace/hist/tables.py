@@ -47,17 +47,17 @@ def saved_table(extra: object) -> tuple[str, bool]:
 
 
 class Tables:
-    """folder: for files; None: tables are in memory. free_memory_kb: a further limit of all tables."""
+    """folder: for the files. free_memory_kb: a further limit of all tables."""
 
     def __init__(
         self,
-        folder: str | os.PathLike[str] | None = None,
+        folder: Path,
         *,
-        free_memory_kb: Callable[[], int] | None = None,
+        free_memory_kb: Callable[[], int],
         instance_bytes: int = MAX_INSTANCE_BYTES,
         in_all: int = MAX_BYTES,
     ) -> None:
-        self._folder = None if folder is None else Path(folder)
+        self._folder = folder
         self._free_memory_kb = free_memory_kb
         self._instance_bytes = instance_bytes
         self._in_all = in_all
@@ -71,8 +71,7 @@ class Tables:
         self.named: dict[bytes, list[Any]] = {}
         """Histograms by `name=NAME`, the oldest first (`named_triggers` of the kernel: of all instances)."""
         self._last = 0
-        if self._folder is not None:
-            self.reserve(path.name for path in self._files())
+        self.reserve(path.name for path in self._files())
 
     def __len__(self) -> int:
         return len(self.holders)
@@ -98,7 +97,7 @@ class Tables:
             if table.path is not None and os.path.basename(table.path) == name:
                 self.hold(table, instance)
                 return table
-        if self._folder is not None and is_table_name(name):
+        if is_table_name(name):
             try:
                 table = self._adopt(self._folder / name, bits, key_size, nr_words)
             except (OSError, ValueError, MemoryError) as error:
@@ -178,24 +177,21 @@ class Tables:
                 f" {self._instance_bytes >> 10}, and all have {total >> 10} of {self._in_all >> 10};"
                 " choose a smaller size=, or remove histograms",
             )
-        if self._free_memory_kb is not None and size >> 10 > self._free_memory_kb():
+        if size >> 10 > self._free_memory_kb():
             raise TraceError(errno.ENOMEM, f"too little memory for a table of {size >> 10} KiB")
 
     def _make(self, bits: int, key_size: int, nr_words: int) -> HistTable:
-        if self._folder is not None:
-            self._last += 1
-            path = self._folder / f"hist.{self._last}"
-            try:
-                return HistTable.create(bits, key_size, nr_words, str(path))
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise TraceError(error.errno or errno.EIO, f"{path}: {error.strerror}") from error
-                warn_of_memory(self._folder, error)
+        self._last += 1
+        path = self._folder / f"hist.{self._last}"
+        try:
+            return HistTable.create(bits, key_size, nr_words, str(path))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise TraceError(error.errno or errno.EIO, f"{path}: {error.strerror}") from error
+            warn_of_memory(self._folder, error)
         return HistTable.create(bits, key_size, nr_words)
 
     def _files(self) -> list[Path]:
-        if self._folder is None:
-            return []
         try:
             return [path for path in self._folder.iterdir() if is_table_name(path.name)]
         except OSError:

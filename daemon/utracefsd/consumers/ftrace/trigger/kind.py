@@ -68,9 +68,9 @@ class Place:
     snapshot: Snapshot
     tracing_switched: Callable[[], None]
     """Called when the last trigger that can switch tracing on or off is removed: save the present state."""
-    set_clock: Callable[[bytes], None] = lambda name: None
+    set_clock: Callable[[bytes], None]
     """A write to `trace_clock`. EINVAL."""
-    tables: Tables = attrs.Factory(Tables)
+    tables: Tables
 
     @property
     def cells(self) -> Cells:

@@ -64,7 +64,7 @@ def test_the_calls_of_the_storage(tmp_path: Path, room: Callable[..., None]) -> 
     buffer the next daemon needs its size."""
     settings = Settings()
     storage = Storage(tmp_path, settings)
-    store = BufferStore(settings, nr_cpus=1, storage=storage)
+    store = BufferStore(settings, nr_cpus=1, storage=storage, free_memory_kb=lambda: 1 << 20)
     replaced: list[RingBuffer] = []
     store.on_replaced = lambda buffer: replaced.append(buffer)
     store.set_subbuf_size(8)
@@ -82,7 +82,7 @@ def test_the_calls_of_the_storage(tmp_path: Path, room: Callable[..., None]) -> 
 
 def test_one_that_was_lost_gets_its_size_again() -> None:
     settings = Settings()
-    store = BufferStore(settings, nr_cpus=2)
+    store = BufferStore(settings, nr_cpus=2, free_memory_kb=lambda: 1 << 20)
     store.restore_sizes((), expanded=True, snapshot=True)
     assert not settings.expanded, "a torn log says nothing of the size"
     assert not settings.snapshot, "there is none, and the next buffer gets none"

@@ -29,6 +29,10 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
+def tables_in(folder: Path, free_kb: int = 1 << 20, **limits: int) -> Tables:
+    return Tables(folder, free_memory_kb=lambda: free_kb, **limits)
+
+
 def count(table: HistTable) -> None:
     """A record in a table of one number as its key."""
     key = Key(KeyKind.NUMBER, 0, 8, 0, 0, (Step(Op.CONST, 7),))
@@ -51,13 +55,13 @@ def test_the_largest_table_fits() -> None:
     assert HistTable.bytes_of(11, 8, 1) < 100 << 10
 
 
-def test_a_table_costs_the_same_however_many_there_are() -> None:
+def test_a_table_costs_the_same_however_many_there_are(folder: Path) -> None:
     """Thousands of triggers had kept the daemon busy for minutes."""
 
     class Untouched:
         """Not to be looked at."""
 
-    tables = Tables()
+    tables = tables_in(folder)
     first = tables.make(0, 7, 8, 1)
     tables.holders[Untouched()] = [0]  # type: ignore[index]
     count(first)
@@ -68,7 +72,7 @@ def test_a_table_costs_the_same_however_many_there_are() -> None:
 
 
 def test_files_and_a_successor(folder: Path) -> None:
-    tables = Tables(folder)
+    tables = tables_in(folder)
     first, second = tables.make(0, 7, 8, 1), tables.make(0, 7, 16, 1)
     assert names(folder) == ["hist.1", "hist.2"]
     tables.drop(first, 0)
@@ -78,7 +82,7 @@ def test_files_and_a_successor(folder: Path) -> None:
     assert tables.make(0, 7, 8, 1).path == str(folder / "hist.3")
     del second
 
-    after = Tables(folder)
+    after = tables_in(folder)
     table = after.adopt(1, "hist.2", 7, 16, 1)
     assert table.path == str(folder / "hist.2")
     assert after.adopt(2, "hist.2", 7, 16, 1) is table
@@ -97,7 +101,7 @@ def test_files_and_a_successor(folder: Path) -> None:
 
 def test_no_table_gets_a_name_that_waits_for_another(folder: Path) -> None:
     """A file may be gone while the log names it: its trigger is restored after one that needs a new file."""
-    after = Tables(folder)
+    after = tables_in(folder)
     extras = [
         "hist.6",
         ["hist.7", True],
@@ -116,12 +120,12 @@ def test_no_table_gets_a_name_that_waits_for_another(folder: Path) -> None:
 
 def test_the_file_says_how_many_entries_there_are(folder: Path) -> None:
     """The adopting daemon wants another number than the one that made it."""
-    Tables(folder).make(0, 9, 16, 2)
-    assert Tables(folder).adopt(0, "hist.1", 7, 16, 2).bits == 9
+    tables_in(folder).make(0, 9, 16, 2)
+    assert tables_in(folder).adopt(0, "hist.1", 7, 16, 2).bits == 9
 
 
-def test_limits() -> None:
-    tables = Tables(instance_bytes=2 * SIZE, in_all=3 * SIZE)
+def test_limits(folder: Path) -> None:
+    tables = tables_in(folder, instance_bytes=2 * SIZE, in_all=3 * SIZE)
     kept = [counted(tables, 0), counted(tables, 0)]
     assert errno_of(tables.make, 0, 7, 8, 1) == errno.ENOMEM
     other = counted(tables, 1)
@@ -131,8 +135,10 @@ def test_limits() -> None:
     tables.drop(other, 1)
 
 
-def test_tables_that_count_nothing_leave_memory_to_others(caplog: pytest.LogCaptureFixture) -> None:
-    tables = Tables(instance_bytes=4 * SIZE)
+def test_tables_that_count_nothing_leave_memory_to_others(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = tables_in(folder, instance_bytes=4 * SIZE)
     idle = [tables.make(0, 7, 8, 1) for _ in range(10)]
     assert counted(tables, 0).has_memory
     for one in idle:
@@ -143,14 +149,14 @@ def test_tables_that_count_nothing_leave_memory_to_others(caplog: pytest.LogCapt
     caplog.clear()
 
 
-def test_free_memory() -> None:
-    tables = Tables(free_memory_kb=lambda: SIZE >> 10)
+def test_free_memory(folder: Path) -> None:
+    tables = tables_in(folder, free_kb=SIZE >> 10)
     tables.make(0, 7, 8, 1)
-    assert errno_of(Tables(free_memory_kb=lambda: 0).make, 0, 7, 8, 1) == errno.ENOMEM
+    assert errno_of(tables_in(folder, free_kb=0).make, 0, 7, 8, 1) == errno.ENOMEM
 
 
 def test_no_room_for_files(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tables = Tables(folder)
+    tables = tables_in(folder)
     table = tables.make(0, 7, 8, 1)
     shutil.rmtree(folder)
     assert tables.make(0, 7, 8, 1).path is None
@@ -177,8 +183,8 @@ def test_names(name: str, wanted: bool) -> None:
     assert is_table_name(name) is wanted
 
 
-def test_in_memory() -> None:
-    tables = Tables()
+def test_in_memory(folder: Path) -> None:
+    tables = tables_in(folder / "gone")
     table = tables.make(0, 7, 8, 1)
     assert table.path is None
     count(table)
