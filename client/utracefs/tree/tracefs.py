@@ -79,8 +79,8 @@ class Tracefs(Closing):
         return taken
 
     def refusal(self, path: str, data: bytes, truncate: bool = True) -> OSError | None:
-        """`write_file`; returns the daemon's refusal, None: it took the data. ConnectionError, TimeoutError: it
-        has ended."""
+        """`write_file`; returns the daemon's refusal; None: it took the data. ConnectionError, TimeoutError:
+        it has ended."""
         try:
             self.write_file(path, data, truncate)
         except (ConnectionError, TimeoutError):
