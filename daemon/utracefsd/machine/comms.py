@@ -74,7 +74,7 @@ class CommTable:
         self._ended: dict[int, dict[int, Task]] = {}
         """By user: threads that had ended, and whose names only their own process claimed."""
         self._tgids: dict[int, int] = {}
-        self.on_kept: Callable[[int, Task], None] | None = None
+        self.on_kept: Callable[[int, Task], None] = lambda pid, task: None
         """Called for every new name."""
         self.on_ended: Callable[[], None] = lambda: None
         """Called, after `on_kept`, for each name of an ended thread, which /proc cannot repeat."""
@@ -213,7 +213,7 @@ class CommTable:
         if process:
             task = Task(task.comm, task.start_time, process, task.cpu)
         self._tasks[pid] = task
-        if task != before and self.on_kept is not None:
+        if task != before:
             self.on_kept(pid, task)
         self._forget_oldest()
 

@@ -94,7 +94,7 @@ class OpenFile:
         self.writable = access != os.O_RDONLY
         self.blocking = not flags & os.O_NONBLOCK
         self.closed = False
-        self.on_close: Callable[[], None] | None = None
+        self.on_close: Callable[[], None] = lambda: None
         """Called once, after closing."""
 
     def read(self, size: int) -> bytes:
@@ -130,8 +130,7 @@ class OpenFile:
         if not self.closed:
             self.closed = True
             self._close()
-            if self.on_close is not None:
-                self.on_close()
+            self.on_close()
 
     def ready(self) -> bool:
         """Whether poll(2) would report it readable. Text files always are."""
@@ -208,7 +207,7 @@ class FileNode(Node, Generic[C]):
     row: Row[C]
     context: C
     """The object that the row's functions get."""
-    guard: Callable[[], None] | None = None
+    guard: Callable[[], None] = lambda: None
     """Raises when the file was removed (ENODEV); called before each operation on an open file."""
 
     @property
@@ -256,8 +255,7 @@ class OpenText(OpenFile):
         show = self._node.row.show
         if show is None:
             return super()._read(size)
-        if self._node.guard is not None:
-            self._node.guard()
+        self._node.guard()
         if self._text is None:
             self._seen = self._changes()
             shown = show(self._node.context)
@@ -281,8 +279,7 @@ class OpenText(OpenFile):
         store = self._node.row.store
         if store is None:
             return super()._write(data)
-        if self._node.guard is not None:
-            self._node.guard()
+        self._node.guard()
         used = store(self._node.context, data, self._peer)
         return len(data) if used is None else used
 
@@ -304,7 +301,7 @@ class Rows(Directory, Generic[C]):
     _table: RowTable[C]
     mode: int = 0o755
     _directories: Sequence[tuple[bytes, Callable[[C], Directory]]] = ()
-    _guard: Callable[[], None] | None = None
+    _guard: Callable[[], None] = lambda: None
 
     def lookup(self, name: bytes) -> Node | None:
         row = self._table.get(name)

@@ -62,7 +62,7 @@ def box() -> Box:
     return Box()
 
 
-def node_of(box: Box, name: bytes, guard: Callable[[], None] | None = None) -> FileNode[Box]:
+def node_of(box: Box, name: bytes, guard: Callable[[], None] = lambda: None) -> FileNode[Box]:
     node = Rows(box, TABLE, guard=guard).lookup(name)
     assert isinstance(node, FileNode)
     return node

@@ -232,8 +232,7 @@ def _note(settings: "Settings", attribute: "attrs.Attribute[Any]", value: Any) -
     if getattr(settings, attribute.name) != value:
         settings.changed.add(attribute.name)
         settings.unsaved.add(attribute.name)
-        if settings.on_unsaved is not None:
-            settings.on_unsaved()
+        settings.on_unsaved()
     return value
 
 
@@ -283,8 +282,8 @@ class Settings:
     """Names of settings that were ever changed; the others are as in a new instance."""
     unsaved: set[str] = attrs.field(factory=set, init=False, on_setattr=attrs.setters.NO_OP)
     """Names of settings changed since the last `take_unsaved`."""
-    on_unsaved: Callable[[], None] | None = attrs.field(
-        default=None, init=False, on_setattr=attrs.setters.NO_OP
+    on_unsaved: Callable[[], None] = attrs.field(
+        default=lambda: None, init=False, on_setattr=attrs.setters.NO_OP
     )
     """Called just before each change."""
 
