@@ -129,7 +129,8 @@ def _examine_directories(directory: str | None) -> Generator[Finding, None, tupl
     for place in hidden:
         yield note(place, "permission denied; the user who runs a daemon there has to grant access")
     if not there:
-        yield fail("sockets", f"none in {' nor '.join(places)}; start a daemon with `utracefs daemon`")
+        none = "none that we may see" if hidden else "none"
+        yield fail("sockets", f"{none} in {' nor '.join(places)}; start a daemon with `utracefs daemon`")
         if not os.access("/dev/shm", os.W_OK | os.X_OK):
             yield fail("/dev/shm", "a daemon cannot write there, which it needs; mount a tmpfs on it")
         return there, None

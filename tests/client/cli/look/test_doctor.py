@@ -33,6 +33,13 @@ def test_doctor_where_no_daemon_can_start(tmp_path: Path, monkeypatch: pytest.Mo
     assert "mount a tmpfs" in said["/dev/shm"].text
 
 
+def test_doctor_of_a_directory_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("utracefs.cli.look.doctor._may_look", lambda _place: False)
+    said = {one.what: one for one in examine(str(tmp_path), ("ev",))}
+    assert said[str(tmp_path)].text.startswith("permission denied")
+    assert said["sockets"].text.startswith(f"none that we may see in {tmp_path}; start a daemon")
+
+
 def test_doctor_finds_what_is_wrong(traced: Cli) -> None:
     directory = traced.env["UTRACEFS_DIR"]
     said = levels(traced, status=0)
