@@ -332,7 +332,10 @@ def _parse_field(text: bytes, offset: int) -> Field:
             raise TraceError(errno.EINVAL, f"field {shown(text)}: only single spaces may separate the words")
         size, kind = _size_and_kind(type_, where)
         if rest:
-            raise TraceError(errno.EINVAL, f"field {shown(text)}: only a struct has a size after its name")
+            hint = "; fields are separated by `;`" if b"," in text else ""
+            raise TraceError(
+                errno.EINVAL, f"field {shown(text)}: only a struct has a size after its name{hint}"
+            )
     return Field(type_, name, offset, size, not type_.startswith(b"u"), kind)
 
 

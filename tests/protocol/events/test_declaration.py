@@ -48,6 +48,7 @@ def matches(declaration: Declaration, args: bytes, repair: bool = True) -> bool:
         (b"test struct s a 0", "struct size '0'"),
         (b"test struct s a 0x14", "struct size '0x14'"),
         (b"test char a 20", "only a struct has a size"),
+        (b"test u32 a, u32 b", "after its name; fields are separated by `;`"),
         (b"test char[] a", "use '__rel_loc char[]'"),
         (b"test char[1025] a", "not a number from 1 to 1024"),
         (b"test:F u32 a", "has a ':'"),
