@@ -143,7 +143,7 @@ def record(
         tree, own = stack.enter_context(
             running_or_own(directory, has_command=bool(command), embedded=embedded)
         )
-        returns = not (own or keep or snapshot)
+        returns = not (own or keep)
         surroundings = stack.enter_context(launched(launch, tree, command))
         # The instance is set up before COMMAND starts and before any event is enabled there.
         if keep:
@@ -244,7 +244,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
     full = None
     if error := recorder.writer.error:
         full = no_room(target.output, error, summary.no_room, "records", status or 1)
-    _fail_if_incomplete(watch, target.output, full)
+    _fail_if_incomplete(watch, target.output, full, snapshot=snapshot)
     return status
 
 
@@ -305,14 +305,15 @@ def _write_snapshot(job: Job, about: About, *, takes_one: bool) -> None:
     tell(f"{target.output}: {counted(found.records, 'record')}, {sized(size)}{lost}")
 
 
-def _fail_if_incomplete(watch: Watch[Recorder], output: str, full: Failure | None) -> None:
+def _fail_if_incomplete(
+    watch: Watch[Recorder], output: str, full: Failure | None, *, snapshot: bool = False
+) -> None:
     """Failure: the disk was full, or the daemon ended."""
     if full is not None:
         raise full
     if watch.error is not None:
-        raise Failure(
-            str(watch.error.filename), f"{watch.error.strerror}; {output} has the records until then"
-        )
+        rest = "the records were in its ring buffer" if snapshot else f"{output} has the records until then"
+        raise Failure(str(watch.error.filename), f"{watch.error.strerror}; {rest}")
 
 
 def _tell_what_is_missing(job: Job, recorder: Recorder, status: int) -> int:
@@ -368,7 +369,8 @@ def _what_came(
     wanted, hint = job.wanted, job.surroundings.hint
     records = counted(summary.records, "record")
     if snapshot:
-        records += f" of {summary.recorded} in the snapshot"
+        # The next daemon counts the records of events from 0 again.
+        records += " in the snapshot" if came_back else f" of {summary.recorded} in the snapshot"
     if any(one.filter for one in wanted):
         records += f", {summary.filtered} filtered out"
     of = (summary.recorded - summary.no_room if snapshot else summary.records) + summary.lost

@@ -403,13 +403,32 @@ def test_the_next_daemon(
     assert [one["a"] for one in fields(traced)] == [7, 8]
 
 
+def test_a_snapshot_in_the_next_daemon(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
+) -> None:
+    """It has the ring buffer."""
+    traced.run("reg", "ev u32 a")
+    process = traced.start("record", "--snapshot")
+    eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
+    traced.run("emit", "ev", "7")
+    daemon.kill()
+    daemon.wait()
+    with running(traced.home / "d"):
+        traced.run("emit", "ev", "8")
+        assert process.stderr is not None
+        assert b"waiting for the next\n" in process.stderr.readline()
+        _, error = interrupt(process)
+    assert process.returncode == 0
+    assert b"trace.dat: 2 records in the snapshot, " in error
+    assert [one["a"] for one in fields(traced)] == [7, 8]
+
+
 def test_no_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
     traced.run("reg", "ev u32 a")
     process = traced.start("record")
     eventually(lambda: "ftrace" in traced.out("cat", "user_events_status"), "it records")
     traced.run("emit", "ev", "7")
-    part = traced.home / "trace.dat.part"
-    eventually(lambda: b"name: ev" in part.read_bytes(), "it has the record's event")
+    eventually(lambda: _read_events(process, traced) == 1, "the record is read")
     daemon.kill()
     assert process.stderr is not None
     assert b"the daemon closed the connection; waiting for the next\n" in process.stderr.readline()
