@@ -183,6 +183,27 @@ def numbers(text: str) -> list[int]:
     ]
 
 
+SPANS = """
+import utracefs
+first = utracefs.event("first u32 n")
+utracefs.flush(60)
+first.emit(0)
+work = utracefs.span("work u32 n")
+for n in range(100):
+    with work(n):
+        pass
+"""
+
+
+def test_record_preloads_nothing_of_its_own_version_into_a_program(
+    pythons: dict[str, str], tmp_path: Path
+) -> None:
+    """But the wrappers: a program's client is its own, whose names an older preload library had, too."""
+    command = [pythons["new"], "-m", "utracefs", "record", "-o", "t.dat", "--", pythons["old"], "-c", SPANS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, "201 records" in done.stderr) == (0, True), done.stderr
+
+
 @pytest.mark.parametrize(
     ("client", "daemon", "command"),
     [("old", "new", "old"), ("new", "old", "new"), ("old", "new", "new"), ("new", "old", "old")],

@@ -82,7 +82,7 @@ def test_c_code_of_the_program_has_the_same_connection_and_thread(
     assert library
     if preloaded:
         monkeypatch.setenv("LD_PRELOAD", library)
-    path = None if preloaded else str(Path(library).with_name("libutracefs.so.0"))
+    path = str(Path(library).with_name("libutracefs.so.0"))
     done = subprocess.run(
         [sys.executable, "-c", TWO_SIDES.replace("PATH", repr(path))],
         capture_output=True, text=True, timeout=60, check=False,
