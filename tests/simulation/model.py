@@ -662,7 +662,7 @@ class Model(Part):
             if name in i.hist or name in i.actions:
                 plain, acting = _hists_of(texts[file + "hist"])
             if name in i.actions:
-                self._check_action(file, i.actions[name], texts[file + "trigger"], acting)
+                self._check_action(file, i, name, texts[file + "trigger"], acting)
             if name in i.hist:
                 table, dropped = _table_of(plain)
                 if name in self.vague:
@@ -696,13 +696,12 @@ class Model(Part):
         if i.spare is not None:
             self._check_records(at + "snapshot", texts[at + "snapshot"], i.spare, i.spare_exact, None)
 
-    def _check_action(self, file: str, action: Action, triggers: bytes, hist: bytes) -> None:
+    def _check_action(self, file: str, i: Instance, name: str, triggers: bytes, hist: bytes) -> None:
         """If its table is not known, the text shows it, but for the variable that another action reads."""
-        found = action_of(triggers)
+        found, action = action_of(triggers), i.actions[name]
         expect(file + "trigger", found and found.command(), action.command())
         table, dropped = _table_of(hist)
-        is_loose = self.loose & {HISTS, SETTINGS}
-        if action.is_vague or is_loose:
+        if i.is_vague(name) or self.loose & {HISTS, SETTINGS}:
             largest = re.findall(rb"k: +(\d+) \} [^{]*max: +(\d+)", hist)
             action.unread = {k: n for k, n in action.unread.items() if k in table}
             action.largest = {int(k): int(n) - action.apart for k, n in largest}
