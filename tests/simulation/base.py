@@ -50,7 +50,8 @@ class _Log(logging.Handler):
         self._world.reached["log " + id_] += 1
         if id_ in ("state-full", "state-written-again"):
             self._world.log_is_behind = id_ == "state-full"
-        if id_ in NEVER:
+        is_announced = id_ == "buffer-lost" and any(BUFFERS in m.in_memory for m in self._world.models)
+        if id_ in NEVER and not is_announced:
             self._world.never.append(record.getMessage())
         for model in self._world.models:
             if id_ == "state-was-full":

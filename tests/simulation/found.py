@@ -286,6 +286,17 @@ FOUND: list[tuple[str, list[Step]]] = [
             ("early", 45319, 37511, 46970, 57665),
         ],
     ),
+    # A buffer went from a full disk into memory, and its folder before the log could say so: the next daemon
+    # complains of the folder, as was announced.
+    (
+        "",
+        [
+            ("cascade", 30351, 11617, 1835, 27104),
+            ("disk", 21747, 9086, 61094, 27699),
+            ("cascade", 55501, 35166, 33838, 5286),
+            ("sever", 11023, 8468, 23758, 1597),
+        ],
+    ),
     # A daemon that ends takes in what sockets hold, beyond the time that it has for a request.
     (
         "an_orderly_end_leaves_what_sockets_hold",

@@ -14,6 +14,7 @@ from tests.simulation.model import Model, listed_events
 from tests.simulation.parts import PLAIN, Texts, Wrong, expect, place_of
 from tests.simulation.programs import descriptors
 from tests.simulation.synthetic import Synthetic
+from utracefsd.state.folder import SET_ASIDE
 
 MOST_MODELS = 32
 
@@ -106,13 +107,14 @@ class Looks(Synthetic):
 
     def _look_at_files(self, model: Model) -> None:
         """No more than the instances and histograms need."""
-        names = [name for _, folders, files in os.walk(self.folder) for name in (*folders, *files)]
+        found = [one for one in os.walk(self.folder) if SET_ASIDE not in one[0]]
+        names = [name for _, folders, files in found for name in (*folders, *files)]
         spares = sum(i.spare is not None for i in model.instances.values())
         hists = sum(len(i.hist) + len(i.actions) for i in model.instances.values())
-        found = [sum(name.startswith(kind) for name in names) for kind in ("buffer.", "cpu", "hist.")]
+        counts = [sum(name.startswith(kind) for name in names) for kind in ("buffer.", "cpu", "hist.")]
         most = [len(model.instances), CPUS * (len(model.instances) + spares), hists + self._refused_hists]
-        if any(a > b for a, b in zip(found, most, strict=True)):
-            raise Wrong(f"buffers, their files, histograms: {found}, at most {most} are needed: {names}")
+        if any(a > b for a, b in zip(counts, most, strict=True)):
+            raise Wrong(f"buffers, their files, histograms: {counts}, at most {most} are needed: {names}")
 
     def _look_at_descriptors(self) -> None:
         """A process would end here: objects in cycles close what they own, and nothing is left."""

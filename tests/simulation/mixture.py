@@ -16,7 +16,7 @@ _BY_WEIGHT = {
     5: "token off end switch set glut",
     4: "proxy lag ring time hist flood",
     3: "tally pipe torn corrupt traceoff size detach derive",
-    2: "kill mkdir snapshot tgid stall storm vanish restart manager renew scarce half leave dissolve",
+    2: "kill mkdir snapshot tgid stall storm vanish restart manager renew scarce half leave dissolve sever",
     1: "snapper rmdir clear nonsense delete grep hurry fall starve crowd compose",
 }
 WEIGHTS = {name: weight for weight, names in _BY_WEIGHT.items() for name in names.split()}

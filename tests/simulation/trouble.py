@@ -71,6 +71,7 @@ class Trouble(Producers):
                 self._restart(number, how >> 5)
             case 1:
                 self._die()
+                self._come_back(program)
             case 2 if program in self.programs:
                 self._end_program(program)
 

@@ -145,6 +145,22 @@ class World(Readers):
         self._rmdir(which)
         self._mkdir(which)
 
+    def _sever(self, where: int, event: int, what: int, after: int) -> None:
+        """A kill while a file with records or counts is replaced or removed: a histogram's, a buffer's."""
+        inst, name = self._place(where)[0], self._event_in(event, of_programs=True)
+        if name is None:
+            return
+        self._turn(inst, name, "enable", on=True)
+        if all(name not in m.instances[inst].hist for m in self.models):
+            self._refused_hists += not self._turn(inst, name, "hist", on=True)
+        self._emit_all(what)
+        self.disk.plan((KILL, TORN)[after % 2], after // 2 % 8)
+        if what % 2:
+            self._turn(inst, name, "hist", on=False)
+        else:
+            self._size(inst, what >> 1)
+        self.disk.plan("", 0)
+
     def _starve(self, where: int, event: int, number: int, how: int) -> None:
         """Histograms take their memory with their first record, and there is none."""
         for i in (1, 0):
