@@ -32,7 +32,7 @@ class Synthetic(Administrator):
         records of events that were removed are cleared."""
         is_all = how % 4 == 0
         if how >> 2 & 3:  # often in vain: actions, or those of the other one, stay
-            of_all = is_all and how >> 2 & 1 > 0
+            of_all = is_all and how >> 2 & 3 == 1
             self._set_free(
                 SYNTHETIC if of_all else [SYNTHETIC[which % len(SYNTHETIC)]],
                 but_for_actions=how >> 2 & 3 == 2,
