@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -131,3 +132,35 @@ def test_mount(wanted: DaemonProcess, programs: Callable[[str], Path], tmp_path:
     with mounted(wanted.directory, folder):
         run(wanted, programs("abi"), CPU, folder / "user_events_data")
         assert shown(wanted) == NAMES
+
+
+BEFORE_THE_ANSWER = f"""
+import ctypes, os, utracefs
+os.sched_setaffinity(0, [{CPU}])
+event = utracefs.event("c_short u32 n")
+pid = os.fork()
+if not pid:
+    ctypes.CDLL(None).prctl(15, b"early", 0, 0, 0)  # PR_SET_NAME
+    event.emit(7)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(pid)
+"""
+
+
+def test_a_child_that_ends_before_the_daemon_has_answered_its_parent(wanted: DaemonProcess) -> None:
+    """Over the socket it names its writer all the same."""
+    assert wanted.process
+    wanted.process.send_signal(signal.SIGSTOP)
+    env = os.environ | {"UTRACEFS_DIR": wanted.directory, "UTRACEFS_DATA_RING": "0"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", BEFORE_THE_ANSWER], env=env, capture_output=True, check=True, timeout=100
+        )
+    finally:
+        wanted.process.send_signal(signal.SIGCONT)
+    with wanted.tree() as tree:
+        wait_for(lambda: "n=0x7" in tree.read_file("trace").decode())
+        text = tree.read_file("trace").decode()
+    assert f" early-{int(done.stdout)} " in text
+    assert f"[{CPU:03}]" in text

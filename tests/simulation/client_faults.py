@@ -123,10 +123,12 @@ SLOW = [
     "a_child_of_a_handler_gets_no_thread",
     "a_process_ends_before_its_records_are_sent",
     "a_record_of_a_living_program_does_not_wait_for_its_next_connection",
+    "descriptors_that_the_program_has_closed_are_used",
     "records_do_not_wait_for_their_registrations",
     "records_of_a_ring_that_is_given_up_are_not_counted",
+    "the_rest_of_a_dead_program_s_ring_is_dropped",
 ]
-"""Found within a few minutes of the processor's time, but not within ten seconds."""
+"""Found within a few minutes of the processor's time, but not within five seconds."""
 
 
 @contextlib.contextmanager

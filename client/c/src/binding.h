@@ -1,7 +1,7 @@
 /*
  * Interface for bindings of other languages: sessions of their own, events in their own objects, records
  * without a call, and interruptible waits. Not installed: a binding is built with the library's sources. The
- * shared library exports these names under UTRACEFS_BINDING_ and a checksum of this header and those that it
+ * shared library exports these names under UTRACEFS_BINDING_ and a checksum of this header and of what it
  * includes, so that a binding never runs with another build's.
  *
  *     testing    utracefs_enabled(&event) of utracefs.h

@@ -198,6 +198,9 @@ class _Owned:
     stored: bool = False
     """The store keeps it."""
 
+    def belongs_to(self, peer: Peer) -> bool:
+        return (self.ring.pid, self.uid) == (peer.pid, peer.uid)
+
 
 class Rings:
     """`nr_cpus`: of the machine; a record that claims another cpu counts as cpu 0's. `close` ends it.
@@ -393,7 +396,7 @@ class Rings:
         key = ring.key
         other = self._by_key.get(key)
         former = None if other in self._orphans else other
-        if former is not None and (former.ring.pid, former.uid) != (peer.pid, peer.uid):
+        if former is not None and not former.belongs_to(peer):
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
         if other is None or other.share != peer.share:
             for resource, amount in _needs(ring.size):
