@@ -63,8 +63,9 @@ int ut_find_place(struct ut_reg *reg, uint32_t size, uint64_t *until)
 				      ut_reg_find_place(reg);
 }
 
-/* After a failed attempt to reserve at `place`: sets needs_place if another one may succeed, there or elsewhere
- * (a child's first record, or a ring that the daemon has closed); else the record is counted as lost. */
+/* After a failed attempt to reserve at `place`: sets needs_place if another one may succeed, there or
+ * elsewhere (a child's first record, or a ring that the daemon has closed); else the record is counted as
+ * lost. */
 static void miss(struct utb_reserved *r, uint32_t flag, uint64_t place)
 {
 	struct data_ring view = ut_view(ut_views, place);

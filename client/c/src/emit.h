@@ -21,8 +21,8 @@ struct utb_reserved {
 };
 
 /* After an attempt that needs_place: makes a place for records of this event, or waits for room in its full
- * ring as that one's `wait_us` says, until `*until` (0: not known yet). 0: in vain. Does not wait if this thread
- * is in the middle of a record there, as a signal handler may be. */
+ * ring as that one's `wait_us` says, until `*until` (0: not known yet). 0: in vain. Does not wait if this
+ * thread is in the middle of a record there, as a signal handler may be. */
 int ut_find_place(struct ut_reg *reg, uint32_t size, uint64_t *until);
 /* After a commit that asks for it. Keeps errno. */
 UT_EXPORTED void utb_wake(const struct utb_reserved *r) __attribute__((cold));

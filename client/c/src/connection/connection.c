@@ -90,8 +90,8 @@ static void set_places(struct ut_session *s)
 		ut_reg_place(reg);
 }
 
-/* Whether it can be used: its descriptors, if it has any, are ours (the doorbell's includes the memory's), and
- * the daemon has not closed it. */
+/* Whether it can be used: its descriptors, if it has any, are ours (the doorbell's includes the memory's),
+ * and the daemon has not closed it. */
 static int has_good_ring(const struct ut_session *s)
 {
 	const struct ut_outlet *outlet = &ut_outlets[s->ring];
