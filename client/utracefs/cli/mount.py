@@ -79,7 +79,7 @@ def _run_command(directory: str | None, mountpoint: str, command: Sequence[str])
     """Its exit status."""
     launch = Launch(preload=False, mountpoint=mountpoint)
     with (
-        signals_blocked() as taken,
+        signals_blocked() as blocked,
         running_or_own(directory, has_command=True) as (tree, _),
         launched(launch, tree, command) as surroundings,
     ):
@@ -90,7 +90,7 @@ def _run_command(directory: str | None, mountpoint: str, command: Sequence[str])
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
         with_us = attrs.evolve(surroundings, enter=enter)
-        return run_steps(command, lambda: None, taken=taken, surroundings=with_us)
+        return run_steps(command, lambda: None, blocked=blocked, surroundings=with_us)
 
 
 def _gid(group: str | None) -> int | None:

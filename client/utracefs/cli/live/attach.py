@@ -110,9 +110,11 @@ def _attach_for_a_while(
         return LOOK_S
 
     try:
-        with signals_blocked() as taken:
+        with signals_blocked() as blocked:
             step()
-            status = run_steps(command, step, taken=taken, surroundings=surroundings, duration_s=duration_s)
+            status = run_steps(
+                command, step, blocked=blocked, surroundings=surroundings, duration_s=duration_s
+            )
         status = _show_report(tree, name, lost_before) or status
     finally:
         for event in parse_event_list(tree.read_file(path)):

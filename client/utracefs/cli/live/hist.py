@@ -160,7 +160,7 @@ def hist(
     with contextlib.ExitStack() as stack:
         # In an instance of our own, so that nothing is left and no other user's histogram is changed. Signals
         # wait until that is sure to be removed.
-        taken = stack.enter_context(signals_blocked())
+        blocked = stack.enter_context(signals_blocked())
         tree, _ = stack.enter_context(running_or_own(directory, has_command=bool(command)))
         surroundings = stack.enter_context(launched(launch, tree, command))
         place = stack.enter_context(own_instance(tree, "hist"))
@@ -182,7 +182,7 @@ def hist(
                 due = time.monotonic() + (renew_s or 0)
             return None if quitting(0) else max(0.0, min(due - time.monotonic(), CHECK_S))
 
-        status = run_steps(command, step, taken=taken, surroundings=surroundings, duration_s=duration_s)
+        status = run_steps(command, step, blocked=blocked, surroundings=surroundings, duration_s=duration_s)
         # Last, when the command has ended: all its records are counted.
         asked.check()
         asked.check_log()

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, Protocol, TypeVar
@@ -18,7 +17,7 @@ from utracefs.cli.record.options import LongOptions
 from utracefs.cli.record.target import Target
 from utracefs.cli.run.own_instance import hold
 from utracefs.cli.run.recorder import About
-from utracefs.cli.run.run_loop import Surroundings, run_steps
+from utracefs.cli.run.run_loop import Blocked, Surroundings, run_steps
 from utracefs.cli.run.texts import Texts
 from utracefs.tree.tracefs import Tracefs
 
@@ -38,8 +37,7 @@ class Job:
     wall_clock: bool
     command: Sequence[str]
     duration_s: float | None
-    taken: frozenset[signal.Signals]
-    """Signals that `signals_blocked` has blocked."""
+    blocked: Blocked
     surroundings: Surroundings
     returns: bool
     """Whether it continues with the next daemon."""
@@ -68,7 +66,7 @@ class Job:
         return run_steps(
             self.command,
             step,
-            taken=self.taken,
+            blocked=self.blocked,
             surroundings=self.surroundings,
             duration_s=self.duration_s,
             dump=dump,

@@ -139,7 +139,7 @@ def record(
     settings = {} if keep else _settings(target, clock, buffer_size_kb, overwrite)
     with contextlib.ExitStack() as stack:
         # Signals wait until all that is made here is sure to be removed.
-        taken = stack.enter_context(signals_blocked())
+        blocked = stack.enter_context(signals_blocked())
         tree, own = stack.enter_context(
             running_or_own(directory, has_command=bool(command), embedded=embedded)
         )
@@ -164,7 +164,7 @@ def record(
             wall_clock=wall_clock,
             command=command,
             duration_s=duration_s,
-            taken=taken,
+            blocked=blocked,
             surroundings=surroundings,
             returns=returns,
         )

@@ -75,8 +75,8 @@ def bpftrace(
                 tree.write_file("dynamic_events", b"u:%s\n" % bytes_of(declaration), truncate=False)
             env = _environment(tree.directory, command, environment("").get("LD_PRELOAD", ""))
             if is_own:
-                with signals_blocked() as taken:
-                    return run_steps(command, lambda: None, taken=taken, surroundings=Surroundings(env))
+                with signals_blocked() as blocked:
+                    return run_steps(command, lambda: None, blocked=blocked, surroundings=Surroundings(env))
         _become(command, env)
     if declarations:
         raise click.UsageError("--from goes without --reg")
@@ -86,12 +86,12 @@ def bpftrace(
     from utracefs.streaming.replay import Replay
 
     with (
-        signals_blocked() as taken,
+        signals_blocked() as blocked,
         utracefs.open(recordings, raw_eventheader=True) as recording,
         Replay(recording) as replay,
     ):
         env = {**_environment(replay.directory, command, ""), "UTRACEFS_BPF_RECORDING": "1"}
-        status = run_steps(command, lambda: None, taken=taken, surroundings=Surroundings(env))
+        status = run_steps(command, lambda: None, blocked=blocked, surroundings=Surroundings(env))
     for note in replay.notes:
         click.echo(f"utracefs: {recording.path}: {note}", err=True)
     if replay.error is not None:

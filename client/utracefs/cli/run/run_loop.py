@@ -74,8 +74,18 @@ class Surroundings:
 _OURS = Surroundings()
 
 
+@attrs.frozen
+class Blocked:
+    """Made by signals_blocked."""
+
+    taken: frozenset[signal.Signals]
+    """The signals that run_steps takes."""
+    before: frozenset[int]
+    """The signal mask until then, which the command gets."""
+
+
 @contextlib.contextmanager
-def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
+def signals_blocked() -> Iterator[Blocked]:
     """Block the signals that run_steps takes; those ignored by our parent (nohup, `&` in a script) stay
     ignored. SIGUSR2 stays blocked until the process ends: a request to dump must not kill a recorder that
     has written everything."""
@@ -84,7 +94,7 @@ def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
     )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
     try:
-        yield taken
+        yield Blocked(taken, frozenset(before))
     finally:
         while signal.sigtimedwait(taken, 0) is not None:
             pass
@@ -130,7 +140,7 @@ def run_steps(
     command: Sequence[str],
     step: Callable[[], float | None],
     *,
-    taken: frozenset[signal.Signals],
+    blocked: Blocked,
     surroundings: Surroundings = _OURS,
     duration_s: float | None = None,
     dump: Callable[[], None] | None = None,
@@ -138,14 +148,16 @@ def run_steps(
     """Run `command` (none: until a signal) and call `step` until it ends; returns the exit status.
 
     step: returns the seconds until its next call; None: it has finished, which without a command is the end.
-    taken: from signals_blocked. duration_s: the longest time; a command is then sent SIGTERM, and its death
+    blocked: from signals_blocked. duration_s: the longest time; a command is then sent SIGTERM, and its death
     by that is success. dump: called for each SIGUSR2; its Failure or OSError is reported and ends nothing.
 
     The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with
     status 127 or 126 when the command cannot be run.
     """
-    child = _start(command, taken, surroundings) if command else None
-    loop = _Loop(child, taken, math.inf if duration_s is None else time.monotonic() + duration_s, dump)
+    child = _start(command, blocked.before, surroundings) if command else None
+    loop = _Loop(
+        child, blocked.taken, math.inf if duration_s is None else time.monotonic() + duration_s, dump
+    )
     try:
         while not loop.over():
             seconds = step()
@@ -159,14 +171,20 @@ def run_steps(
 
 
 def _start(
-    command: Sequence[str], taken: frozenset[signal.Signals], surroundings: Surroundings
+    command: Sequence[str], mask: frozenset[int], surroundings: Surroundings
 ) -> "subprocess.Popen[bytes]":
+    """Start it as exec(3) would: it inherits descriptors, ignored signals and the signal mask. Whether
+    SIGPIPE and SIGXFSZ were ignored is unknown, since Python ignores them at its start: Popen resets them."""
+
     def prepare() -> None:
         """In the child; there are no threads here."""
         surroundings.enter()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    start: Any = functools.partial(subprocess.Popen, env=surroundings.env, preexec_fn=prepare)
+    # Our own descriptors are close-on-exec; inherited ones stay open (`<(...)`, make's jobserver).
+    start: Any = functools.partial(
+        subprocess.Popen, env=surroundings.env, preexec_fn=prepare, close_fds=False
+    )
     name = command[0]
     program = None if "/" in name else shutil.which(name, path=(surroundings.env or os.environ).get("PATH"))
     try:

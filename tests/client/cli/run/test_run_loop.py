@@ -4,12 +4,16 @@ test_record.py."""
 import errno
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.client.cli.kit import Cli
+from tests.integration.mount.mounting import why_no_mount
 from utracefs.cli import Failure
 from utracefs.cli.run.run_loop import (
     ENDING,
@@ -22,8 +26,8 @@ from utracefs.cli.run.run_loop import (
 
 
 def run(*command: str, step: Callable[[], float] = lambda: 0.01, duration_s: float | None = None) -> int:
-    with signals_blocked() as taken:
-        return run_steps(command, step, taken=taken, duration_s=duration_s)
+    with signals_blocked() as blocked:
+        return run_steps(command, step, blocked=blocked, duration_s=duration_s)
 
 
 def to_us(number: signal.Signals) -> None:
@@ -104,8 +108,8 @@ def test_a_signal_is_passed_on() -> None:
 
 def test_signals_are_as_before_afterwards() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with signals_blocked() as taken:
-        assert {*ENDING, signal.SIGCHLD} >= taken > {signal.SIGCHLD, signal.SIGUSR1}
+    with signals_blocked() as blocked:
+        assert {*ENDING, signal.SIGCHLD} >= blocked.taken > {signal.SIGCHLD, signal.SIGUSR1}
         to_us(signal.SIGTERM)  # comes too late: it is taken, and ends nothing
         to_us(signal.SIGUSR2)
     to_us(signal.SIGUSR2)  # it does not kill a recorder that ends
@@ -126,16 +130,65 @@ def test_what_a_command_is_started_in(tmp_path: Path) -> None:
         pids.append(pid)
         pidfds.append(os.pidfd_open(pid))
 
-    with signals_blocked() as taken:
+    with signals_blocked() as blocked:
         status = run_steps(
             ["sh", "-c", "echo $WORD; exit 3"],
             lambda: 0.01,
-            taken=taken,
+            blocked=blocked,
             surroundings=Surroundings({"WORD": "x"}, enter, started),
         )
     assert status == 3
     assert [int(out.read_text())] == pids != [os.getpid()]
     os.close(pidfds[0])
+
+
+INHERITED = """
+import os
+print(*[fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")])
+print(*[line for line in open("/proc/self/status") if line.startswith(("SigBlk", "SigIgn"))])
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["record", "-o", "t.dat"],
+        ["record", "--kernel-abi", "-o", "t.dat"],
+        ["mount", "m"],
+        ["perf", "record", "-o", "t.data"],
+        ["hist", "x", "n"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_inherits_what_we_did(cli: Cli, words: list[str]) -> None:
+    """No descriptor more, and none less; ignored signals; the signal mask."""
+    (cli.home / "m").mkdir()
+    if {"mount", "--kernel-abi"} & set(words) and (reason := why_no_mount(cli.home / "m")):
+        pytest.skip(reason)
+    inherited = os.memfd_create("inherited", 0)
+
+    def prepare() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGWINCH})
+
+    def out(*command: str) -> str:
+        done = subprocess.run(
+            command,
+            env=cli.env,
+            cwd=cli.home,
+            stdout=subprocess.PIPE,
+            pass_fds=[inherited],
+            preexec_fn=prepare,
+            check=False,
+        )
+        return done.stdout.decode().partition("\n\n")[0]
+
+    python = [sys.executable, "-c", INHERITED]
+    alone = out(*python)
+    traced = out(*cli.command(*words, "--", *python))
+    os.close(inherited)
+    assert str(inherited) in alone.split()
+    assert traced == alone
 
 
 @pytest.mark.parametrize(
@@ -174,7 +227,7 @@ def test_sigusr2_where_something_can_be_written(capsys: pytest.CaptureFixture[st
         if len(steps) == 3:
             raise Failure("y", "no")
 
-    with signals_blocked() as taken:
-        status = run_steps((), step, taken=taken, dump=dump)
+    with signals_blocked() as blocked:
+        status = run_steps((), step, blocked=blocked, dump=dump)
     assert (status, dumps) == (0, [1, 2, 3])
     assert capsys.readouterr().err == "utracefs: x: No space\nutracefs: y: no\n"
