@@ -49,6 +49,7 @@ def in_background(fd: int, module: str, *words: str) -> subprocess.Popen[bytes]:
     import subprocess
 
     line, env = python(module, *words)
+    env.pop("NOTIFY_SOCKET", None)  # in a service only the command reports to systemd
     return subprocess.Popen(
         line,
         env=env,

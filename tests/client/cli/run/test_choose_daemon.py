@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 from pathlib import Path
@@ -32,6 +33,17 @@ def test_one_of_our_own_for_a_command(cli: Cli, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Failure, match="no daemon is there") as error, running_or_own(None, has_command=False):
         pass
     assert error.value.about == f"{cli.home}/utracefs/tracefs and /run/utracefs/tracefs"
+
+
+def test_it_does_not_report_to_the_service_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would take READY=1 for that of the command."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with embedded_daemon():
+            pass
+        with pytest.raises(BlockingIOError):
+            manager.recv(4096)
 
 
 def test_a_directory_that_was_named_must_have_one() -> None:
