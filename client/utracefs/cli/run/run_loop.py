@@ -227,6 +227,8 @@ class _Loop:
         """Wait for a signal, or until that time."""
         due = min(self._end, self._grace_end) - time.monotonic()
         info = signal.sigtimedwait(self._taken, max(0.0, min(seconds, due, _LONGEST_WAIT_S)))
+        if os.getpid() == 1:
+            self._reap_orphans()
         # If it is stopped, and continued after the timeout, signal_sigtimedwait_impl of CPython 3.11 to 3.13
         # returns uninitialized memory: EINTR, with no time left.
         if info is not None and info.si_signo == signal.SIGUSR2 and self._dump is not None:
@@ -246,6 +248,15 @@ class _Loop:
                 self._stop = True
             else:
                 self._asked_to_end(signal.SIGTERM, from_terminal=False)
+
+    def _reap_orphans(self) -> None:
+        """As the first process of a container we are the parent of processes whose parent has ended. Popen
+        needs the status of the command; that of a daemon which we started is not used."""
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if self._child is not None and ended.si_pid == self._child.pid:
+                    break
+                os.waitpid(ended.si_pid, 0)
 
     def _asked_to_end(self, number: signal.Signals, *, from_terminal: bool) -> None:
         if self._child is not None and not from_terminal:

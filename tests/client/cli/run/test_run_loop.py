@@ -191,6 +191,23 @@ def test_a_command_inherits_what_we_did(cli: Cli, words: list[str]) -> None:
     assert traced == alone
 
 
+ORPHANS = """
+for i in 1 2 3; do (sh -c 'exit 5' &); done
+until test -z "$(ps -eo stat= | grep '^Z')"; do sleep 0.01; done
+(sh -c 'kill -9 $$' &)
+exit 7
+"""
+
+
+def test_the_first_process_of_a_container_reaps(cli: Cli) -> None:
+    unshare = ["unshare", *(["-Ur"] if os.geteuid() else []), "-pf", "--mount-proc", "--kill-child"]
+    if subprocess.run([*unshare, "true"], check=False).returncode:
+        pytest.skip("no pid namespace can be made")
+    record = cli.command("record", "-o", "t.dat", "--", "sh", "-c", ORPHANS)
+    done = subprocess.run([*unshare, *record], env=cli.env, cwd=cli.home, timeout=60, check=False)
+    assert done.returncode == 7
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM]
 )
