@@ -29,6 +29,12 @@ AS_FAR_AS_REPORTED: Final = " as far as the daemon had reported before it ended"
 IN_DATA_RINGS: Final = ("in data rings", "UTRACEFS_RING_KB=65536 for the program holds more")
 """A place of losses, and its remedy."""
 
+TOO_LARGE: Final = "too large for a page"
+"""Another place, where fewer records do not help."""
+
+TOO_LARGE_IN_RING_BUFFER: Final = (TOO_LARGE, "a larger buffer_subbuf_size_kb (--subbuf-size) holds them")
+"""That with the remedy in `record`."""
+
 
 class Losing:
     """Tells that records are lost, in a line a second, while they are."""
@@ -52,7 +58,8 @@ class Losing:
             of = max(emitted - emitted_before, total)
             where = max(new, key=lambda place: new[place])
             share = f"{total / of:.1%} of {of / took_s:,.0f} records/s"
-            remedy = f"{self._remedies[where]}; fewer events, or a filter, lose less"
+            fewer = "" if where == TOO_LARGE else "; fewer events, or a filter, lose less"
+            remedy = self._remedies[where] + fewer
             # Waiting for a full pipe, or a terminal stopped by Ctrl-S, would lose more.
             stderr = select.poll()
             stderr.register(2, select.POLLOUT)
@@ -74,7 +81,7 @@ class Loss(NamedTuple):
 LOSSES: Final = (
     Loss("in_rings", "lost in data rings", IN_RINGS),
     Loss("dropped", "dropped, buffer full", "dropped by the full buffer (-b KB)"),
-    Loss("too_large", "too large", "too large for a page of the buffer"),
+    Loss("too_large", "too large", "too large for a page of the buffer (--subbuf-size KB)"),
     Loss("overwritten", "overwritten", "overwritten before they were read (-b KB), or taken away"),
     Loss("no_room", "no room on the disk", "without room on the disk"),
 )
@@ -86,7 +93,12 @@ SHOWN_REASONS: Final = 3
 
 OF_ALL: Final = (
     Loss("in_rings", "", "in data rings (UTRACEFS_RING_KB)"),
-    Loss("full", "", "of consumers whose buffer or ring was full (buffer_size_kb), or too large for a page"),
+    Loss(
+        "full",
+        "",
+        "of consumers whose buffer or ring was full (buffer_size_kb), or too large for a page"
+        " (buffer_subbuf_size_kb)",
+    ),
     Loss("overwritten", "", "overwritten in ring buffers before they were read (buffer_size_kb)"),
     Loss("refused", "", "refused, since a value did not fit its field"),
 )

@@ -11,6 +11,8 @@ from utracefs.cli.losses import (
     IN_DATA_RINGS,
     LOSSES,
     OF_ALL,
+    TOO_LARGE,
+    TOO_LARGE_IN_RING_BUFFER,
     Losing,
     all_lost,
     lost_in_file,
@@ -83,6 +85,19 @@ def test_a_line_a_second_while_records_are_lost(
         f"utracefs: x.dat: losing 10.0% of 500 records/s, most for the disk: it is full; {advice}",
         f"utracefs: x.dat: losing 100.0% of 20 records/s, most in data rings: {IN_DATA_RINGS[1]}; {advice}",
     ]
+
+
+def test_no_smaller_number_of_records_helps_with_large_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    losing = Losing("x.dat", IN_DATA_RINGS, TOO_LARGE_IN_RING_BUFFER)
+    now = 1.0
+    losing.look(10, {"in data rings": 1, TOO_LARGE: 4})
+    remedy = "a larger buffer_subbuf_size_kb (--subbuf-size) holds them"
+    line = f"utracefs: x.dat: losing 50.0% of 10 records/s, most too large for a page: {remedy}\n"
+    assert capsys.readouterr().err == line
 
 
 def test_a_full_standard_error_is_not_waited_for(

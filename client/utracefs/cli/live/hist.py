@@ -187,9 +187,10 @@ def hist(
         asked.check()
         asked.check_log()
         view.show(shown.read())
-        lost = ledger.read(shown.events()).lost
-    if lost:
-        tell(f"{lost} records were lost before they could be counted")
+        account = ledger.read(shown.events())
+    if account.lost:
+        large = f", {account.too_large} too large for a page" if account.too_large else ""
+        tell(f"{account.lost} records were lost before they could be counted{large}")
     if not shown.anything and not asked.refused:
         tell(f"{event}: no such event came{similar_event(event, shown.there)}")
         return status or 1

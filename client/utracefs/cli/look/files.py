@@ -28,7 +28,7 @@ from utracefs.cli.common import (
 )
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
-from utracefs.cli.losses import IN_DATA_RINGS, Losing
+from utracefs.cli.losses import IN_DATA_RINGS, TOO_LARGE, Losing
 from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.tree.event_names import ALL_USER_EVENTS
@@ -138,7 +138,9 @@ def _checked(asked: WantedEvents, ledger: Ledger) -> Iterator[None]:
     """Check options and losses meanwhile, in a thread, since this one waits for records; the connection of
     both belongs to that thread until the end."""
     over = threading.Event()
-    losing = Losing("stream", IN_DATA_RINGS, ("in the ring buffer", "--json is faster"))
+    losing = Losing(
+        "stream", IN_DATA_RINGS, ("in the ring buffer", "--json is faster"), (TOO_LARGE, "--json prints them")
+    )
 
     def check() -> None:
         # An error that ends the connection ends the stream, too, and is reported there.
@@ -146,11 +148,12 @@ def _checked(asked: WantedEvents, ledger: Ledger) -> Iterator[None]:
             while not over.wait(CHECK_S if asked.has_settings else 1):
                 asked.check()
                 account = ledger.read()
-                lost = account.lost - account.in_rings + account.overrun
-                losing.look(
-                    account.recorded + account.lost,
-                    {"in data rings": account.in_rings, "in the ring buffer": lost},
-                )
+                lost = {
+                    "in data rings": account.in_rings,
+                    "in the ring buffer": account.dropped + account.overrun,
+                    TOO_LARGE: account.too_large,
+                }
+                losing.look(account.recorded + account.lost, lost)
 
     thread = threading.Thread(target=check, name="check", daemon=True)
     thread.start()

@@ -85,7 +85,14 @@ class Attached(Closing):
         self._wanted = wanted
         self._attr = attr
         self._missed = missed
-        self._losing = Losing(what, IN_DATA_RINGS, ("in rings of samples", "-c N or -F HZ sample fewer"))
+        self._losing = Losing(
+            what,
+            IN_DATA_RINGS,
+            (
+                "in rings of samples",
+                "-c N or -F HZ sample fewer, -m PAGES holds more, but no record above 8 KiB",
+            ),
+        )
         self._orphans: list[Opened] = []
         self._seen: set[EventName] = set()
         self._there: set[EventName] = set()

@@ -30,6 +30,8 @@ from utracefs.cli.instance_option import TOP
 from utracefs.cli.losses import (
     AS_FAR_AS_REPORTED,
     IN_DATA_RINGS,
+    TOO_LARGE,
+    TOO_LARGE_IN_RING_BUFFER,
     Losing,
     disk_was_full,
     lost_text,
@@ -104,7 +106,7 @@ class Flight:
         self._about = job.about(self.texts)
         self._files = KeptFiles(job.long.most or _DEFAULT_MOST)
         self._ledger = Ledger(tree, place)
-        self._losing = Losing(self._output, IN_DATA_RINGS)
+        self._losing = Losing(self._output, IN_DATA_RINGS, TOO_LARGE_IN_RING_BUFFER)
         self._account = Account()
         self._reported = Account()
         self._taken: _Taken | None = None
@@ -160,7 +162,9 @@ class Flight:
         self.texts.read()
         self._account = self._ledger.read()
         emitted = self._account.recorded + self._account.lost
-        self._losing.look(emitted, {"in data rings": self._account.in_rings})
+        self._losing.look(
+            emitted, {"in data rings": self._account.in_rings, TOO_LARGE: self._account.too_large}
+        )
 
     def dump(self) -> str:
         """Write the records since the last file; returns the text of the summary, which is also printed.
@@ -291,7 +295,7 @@ class Flight:
             left = taken.entries
             self._older += taken.overwritten
         losses = {"in_rings": self._account.in_rings, "no_room": self.no_room, "overwritten": self._missed}
-        losses["too_large"] = self._account.lost - self._account.in_rings
+        losses["too_large"] = self._account.too_large
         text = f"{self._output}.*: {counted(self._records, 'record')} in {counted(self._number, 'file')}"
         text += f" ({self._files.removed} removed, --max-files)" if self._files.removed else ""
         known = AS_FAR_AS_REPORTED if self._came_back else ""

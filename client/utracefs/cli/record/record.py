@@ -66,6 +66,13 @@ from utracefs.tree.tracefs import Tracefs
     help="Ring buffer of each cpu. [default: 1408]",
 )
 @click.option(
+    "--subbuf-size",
+    "subbuf_size_kb",
+    metavar="KB",
+    type=click.IntRange(1, 512),
+    help="Size of a page of the ring buffer, which must hold the largest record. [default: 4]",
+)
+@click.option(
     "-k",
     "--clock",
     metavar="CLOCK",
@@ -106,6 +113,7 @@ def record(
     output: str,
     place: Place,
     buffer_size_kb: int | None,
+    subbuf_size_kb: int | None,
     clock: str | None,
     overwrite: bool | None,
     keep: bool,
@@ -130,13 +138,15 @@ def record(
     # Options that contradict each other, before a daemon is started or a file is made.
     if embedded and (directory or not command):
         raise click.UsageError("--embedded goes with a COMMAND and without --dir")
-    if keep and (wanted or buffer_size_kb or clock or overwrite is not None):
-        raise click.UsageError("--keep uses the instance unchanged: without -e, -b, -k and --overwrite")
+    if keep and (wanted or buffer_size_kb or subbuf_size_kb or clock or overwrite is not None):
+        raise click.UsageError(
+            "--keep uses the instance unchanged: without -e, -b, --subbuf-size, -k and --overwrite"
+        )
     target = Target(output)
     _check_long(
         long, target, keep=keep, snapshot=snapshot, overwrite=overwrite, buffer_size_kb=buffer_size_kb
     )
-    settings = {} if keep else _settings(target, clock, buffer_size_kb, overwrite)
+    settings = {} if keep else _settings(target, clock, buffer_size_kb, subbuf_size_kb, overwrite)
     with contextlib.ExitStack() as stack:
         # Signals wait until all that is made here is sure to be removed.
         blocked = stack.enter_context(signals_blocked())
@@ -274,10 +284,16 @@ def _check_long(
 
 
 def _settings(
-    target: Target, clock: str | None, buffer_size_kb: int | None, overwrite: bool | None
+    target: Target,
+    clock: str | None,
+    buffer_size_kb: int | None,
+    subbuf_size_kb: int | None,
+    overwrite: bool | None,
 ) -> dict[str, str]:
     """Values of the private instance's files."""
     settings = {}
+    if subbuf_size_kb is not None:
+        settings["buffer_subbuf_size_kb"] = str(subbuf_size_kb)
     if clock is not None:
         settings["trace_clock"] = clock
     if buffer_size_kb is not None:

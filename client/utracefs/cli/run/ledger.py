@@ -40,6 +40,11 @@ class Account:
     refused: dict[str, int] = attrs.field(factory=dict[str, int])
     """Refused: `EVENT.FIELD was float` and the like, to number."""
 
+    @property
+    def too_large(self) -> int:
+        """Lost because no page of the ring buffer can hold them."""
+        return max(0, self.lost - self.in_rings - self.dropped)
+
     def since(self, before: "Account") -> "Account":
         """Counts between an earlier reading of the same ledger and this one. A removed event's numbers are
         lost, so none is below 0."""

@@ -29,7 +29,7 @@ import attrs
 from utracefs.cli import Failure
 from utracefs.cli.common import cpus_of, numbers, tell
 from utracefs.cli.instance_option import TOP, Place
-from utracefs.cli.losses import IN_DATA_RINGS, LOSSES, Losing, lost_lines
+from utracefs.cli.losses import IN_DATA_RINGS, LOSSES, TOO_LARGE, TOO_LARGE_IN_RING_BUFFER, Losing, lost_lines
 from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.cli.run.page_stream import PageStream
 from utracefs.cli.run.texts import Texts
@@ -177,6 +177,7 @@ class Recorder:
             path,
             (IN_DATA_RINGS[0], waiting + IN_DATA_RINGS[1]),
             ("in the ring buffer", f"{waiting}a larger buffer_size_kb (-b) holds more"),
+            TOO_LARGE_IN_RING_BUFFER,
             ("for the disk", "it is full"),
         )
         self._reported = _Reported(account=reported or Account())
@@ -298,7 +299,8 @@ class Recorder:
         account = self.account
         lost = {
             "in data rings": account.in_rings,
-            "in the ring buffer": 0 if self._at_end else account.lost - account.in_rings + account.overrun,
+            "in the ring buffer": 0 if self._at_end else account.dropped + account.overrun,
+            TOO_LARGE: account.too_large,
             "for the disk": self.writer.given_up,
         }
         self._losing.look(account.recorded + account.lost, lost)
@@ -404,13 +406,12 @@ class Recorder:
 
     def _summary(self, *, is_end: bool) -> Summary:
         account = self.account.since(self._reported.account)
-        dropped = min(account.dropped, account.lost - account.in_rings)
         there = 0 if self._reported.kept else self._there
         return Summary(
             records=self._kept - self._reported.kept,
             in_rings=account.in_rings,
-            dropped=dropped,
-            too_large=account.lost - account.in_rings - dropped,
+            dropped=min(account.dropped, account.lost - account.in_rings),
+            too_large=account.too_large,
             overwritten=max(0, self._overwritten(is_end=is_end) - self._reported.overwritten),
             no_room=0,
             filtered=account.filtered,

@@ -423,6 +423,20 @@ def test_a_snapshot_in_the_next_daemon(
     assert [one["a"] for one in fields(traced)] == [7, 8]
 
 
+LARGE = """
+import utracefs
+utracefs.event("ev u32 a; __rel_loc char[] text").emit(7, "x" * 60000)
+"""
+
+
+@pytest.mark.parametrize(("options", "lost"), [([], True), (["--subbuf-size", "64"], False)])
+def test_records_larger_than_a_page(traced: Cli, options: list[str], *, lost: bool) -> None:
+    command = [sys.executable, "-c", LARGE]
+    error = traced.run("record", *options, "--", *command).stderr.decode()
+    assert ("1 too large for a page of the buffer (--subbuf-size KB)" in error) is lost
+    assert [one["a"] for one in fields(traced)] == ([] if lost else [7])
+
+
 def test_no_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
     traced.run("reg", "ev u32 a")
     process = traced.start("record")
