@@ -65,7 +65,7 @@ int utb_attach(struct utb_session *session, struct utracefs_event *event)
 	int error = 0;
 
 	ut_lock();
-	if (has_ended)
+	if (has_ended || session->owner.is_closed)
 		error = -ECANCELED;
 	else if (!event->registration)
 		error = ut_events_attach(session, event);

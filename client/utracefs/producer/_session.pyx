@@ -18,6 +18,7 @@ The same applies to a process forked by another than the main thread, and its ch
 pending calls from the parent's thread there, so none is made.
 """
 
+import atexit
 import os
 
 from cpython.version cimport PY_VERSION_HEX
@@ -226,14 +227,25 @@ def _after_fork_in_child():
         makes_pending_calls = False
 
 
+cdef bint is_installed = False
+
+
 def install(
-    tell: Callable[[str], None], before_fork: Callable[[], None], in_child: Callable[[], None]
+    tell: Callable[[str], None],
+    before_fork: Callable[[], None],
+    in_child: Callable[[], None],
+    at_exit: Callable[[], None],
 ) -> None:
-    """tell(text): prints a warning. before_fork, in_child: called at every fork from now on. Call once."""
-    global call_with_warning
+    """tell(text): prints a warning. before_fork, in_child: called at every fork from now on. at_exit: called
+    by atexit. Only the first call has an effect. No thread or signal handler comes between the calls here."""
+    global call_with_warning, is_installed
+    if is_installed:
+        return
     call_with_warning = tell
     utb_on_warning(note_warning)
     if PY_VERSION_HEX >= 0x030C0000:
         os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
     os.register_at_fork(before=before_fork, after_in_child=_after_fork_in_child)
     os.register_at_fork(after_in_child=in_child)
+    atexit.register(at_exit)
+    is_installed = True

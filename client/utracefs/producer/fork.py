@@ -12,7 +12,6 @@ Nothing is installed before the first session is watched, which is when its firs
 
 from __future__ import annotations
 
-import atexit
 import sys
 
 from utracefs.producer import _session
@@ -35,21 +34,18 @@ CLOSE_S: Final = 0.5
 _watched: dict[int, Watched] = {}
 """By id(). Strong references: a session lives until it is closed or the process ends."""
 
-_hooks: list[str] = []
+_ended: list[bool] = []
 _for_multiprocessing: list[object] = []
 
 
 def watch(session: Watched) -> bool:
     """Register a session for forks and the end of the process. False: the interpreter is exiting, and no
-    session may begin."""
-    if "ended" in _hooks:
+    session may begin. An exception of a signal handler may end this anywhere; the next call does the rest."""
+    if _ended:
         return False
     _watched[id(session)] = session
     _hook_multiprocessing()
-    if not _hooks:
-        _hooks.append("installed")
-        _session.install(_warn, _hook_multiprocessing, _in_child)
-        atexit.register(_end)
+    _session.install(_warn, _hook_multiprocessing, _in_child, _end)
     return True
 
 
@@ -64,7 +60,7 @@ def _in_child() -> None:
 
 
 def _end() -> None:
-    _hooks.append("ended")
+    _ended.append(True)
     _session.end()
     _watched.clear()
 
@@ -101,16 +97,17 @@ class _Anchor:
 def _hook_multiprocessing() -> None:
     """Processes of multiprocessing end with os._exit(), without atexit, but run the finalizers of
     multiprocessing.util; each such process first clears these, and then calls the after-fork functions. If it
-    was never imported, this process has no such children and is none."""
+    was never imported, this process has no such children and is none. Done when the anchor is kept; until
+    then again, for a second flush does no harm."""
     util: Any = sys.modules.get("multiprocessing.util")
     if util is None or _for_multiprocessing:
         return
     anchor = _Anchor()
-    _for_multiprocessing.append(anchor)
     util.register_after_fork(anchor, _flush_at_end_of_child)
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         _flush_at_end_of_child(anchor)
+    _for_multiprocessing.append(anchor)
 
 
 def _flush_at_end_of_child(_anchor: object) -> None:

@@ -125,9 +125,14 @@ class Session:
         return make_event(self, check_declaration(text), flags)
 
     def _declare(self, text: bytes, new: Event) -> Event:
-        """The one Event of this declaration; registers it if that is `new`."""
+        """The one Event of this declaration, registered.
+
+        A thread or a signal handler may declare it at the same time, and an exception of a handler may end
+        this anywhere. So each call registers the one Event, also a later call that finds it in the table,
+        which does nothing twice; and only a registered one gets into `_by_text`, where `event` finds it.
+        """
         event = self._by_declaration.setdefault((new.declaration, new.flags), new)
-        if event is new and fork.watch(self) and not self._native.declare(event):
+        if fork.watch(self) and not self._native.declare(event):
             fork.forget(self)
         self._by_text[text, event.flags] = event
         return event

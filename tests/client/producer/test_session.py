@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import utracefs
 from tests.client.conftest import native_threads
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from utracefs import Session, Stats
+from utracefs.producer import fork
 
 NewSession = Callable[..., Session]
 
@@ -168,17 +170,46 @@ def test_threads_share_a_session(daemon: FakeDaemon, session: Session) -> None:
     for thread in threads:
         thread.join()
     assert session.flush(60)
-    first = {declaration: numbers(daemon.last.payloads(declaration)) for declaration in declarations}
-    # A thread that came while another was starting the session may have missed its first records, in one
-    # piece.
-    for got in first.values():
-        assert got == list(range(500 - len(got), 500))
+    for declaration in declarations:
+        assert numbers(daemon.last.payloads(declaration)) == list(range(500))
     shared = numbers(daemon.last.payloads(ONE))
     for mine in range(8):
-        got = [number & 0xFFFF for number in shared if number >> 16 == mine]
-        assert got == list(range(500 - len(got), 500))
-    assert session.stats().emitted == len(daemon.last.records)
+        assert [number & 0xFFFF for number in shared if number >> 16 == mine] == list(range(500))
+    assert session.stats().emitted == len(daemon.last.records) == 8000
     assert len(daemon.clients) == 1
+
+
+def test_threads_that_declare_an_event_at_once_lose_nothing(daemon: FakeDaemon, session: Session) -> None:
+    """Each gets the Event registered, also the thread that did not make it."""
+    rounds = 200
+    daemon.enabled_from_start = {b"race%d u32 t" % k for k in range(rounds)}
+    begin = threading.Barrier(4)
+
+    def work(mine: int) -> None:
+        for k in range(rounds):
+            begin.wait()
+            session.event(f"race{k} u32 t").emit(mine)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert session.flush(60)
+    assert session.stats().emitted == len(daemon.last.records) == 4 * rounds
+
+
+def test_an_event_of_a_closed_session_does_not_keep_it(session: Session) -> None:
+    """Not even a second spelling of its declaration, which finds the event in the table."""
+    event = session.event("one u32 number")
+    session.close()
+    assert session.event("one u32 number;") is event
+    assert session not in fork._watched.values()
 
 
 # ---- settings

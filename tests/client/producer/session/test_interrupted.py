@@ -1,0 +1,64 @@
+"""An exception of a signal handler ends a program's first declaration, at any line; it declares again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.client.daemons.real_daemon import Work
+
+PROGRAM = """
+import multiprocessing.util, os, sys
+import utracefs
+from utracefs.producer import fork, process_session, session
+
+FILES = [module.__file__ for module in (fork, process_session, session)]
+
+class Interrupted(Exception): pass
+
+def trace(frame, what, _):
+    global left
+    if what == "line" and frame.f_code.co_filename in FILES:
+        left -= 1
+        if not left:
+            raise Interrupted
+    return trace
+
+def declare():
+    return utracefs.event("work u32 who; u32 number")
+
+place = 0
+while True:
+    place += 1
+    child = os.fork()
+    if not child:
+        left = place
+        sys.settrace(trace)
+        try:
+            declare()
+        except Interrupted:
+            pass
+        sys.settrace(None)
+        event = declare()
+        assert event is declare()
+        event.emit(place, 0)
+        assert fork._watched and utracefs.stats().emitted == 1
+        sys.exit(3 if left > 0 else 0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        assert status == 3, status
+        break
+print(place)
+"""
+
+
+def test_a_declaration_that_is_interrupted_at_each_line(work: Work) -> None:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, check=False, env=environ
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    places = int(done.stdout)
+    assert places > 30
+    assert work.numbers() == {place: [0] for place in range(1, places + 1)}
