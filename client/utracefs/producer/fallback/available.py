@@ -21,9 +21,20 @@ def _has_library() -> bool:
     except ImportError as error:
         if "libutracefs" not in str(error) and "UTRACEFS_BINDING" not in str(error):
             raise
-        warn(f"events are off, since libutracefs cannot be used: {error}", RuntimeWarning, stacklevel=2)
+        text = f"events are off, since libutracefs cannot be used: {error}"
+        try:
+            warn(text, RuntimeWarning, stacklevel=2)
+        except RuntimeWarning:  # the program makes warnings exceptions; this is no reason to fail
+            _print(text)
         return False
     return True
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stderr.write(f"utracefs: {text}\n")
+    except (AttributeError, OSError, ValueError):  # none, closed, or full
+        return
 
 
 CAN_TRACE = _can_trace()

@@ -39,17 +39,36 @@ print(said.category.__name__, said.message)
 """
 
 
-@needs("gcc")
-def test_a_library_of_another_version(tmp_path: Path) -> None:
-    """It was loaded before, by its soname. The program runs, with a warning."""
+def other_library(tmp_path: Path) -> Path:
     library = tmp_path / "libutracefs.so.0"
     command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libutracefs.so.0", "-x", "c", "-", "-o", str(library)]
     subprocess.run(command, input=OTHER, text=True, check=True)
+    return library
+
+
+@needs("gcc")
+def test_a_library_of_another_version(tmp_path: Path) -> None:
+    """It was loaded before, by its soname. The program runs, with a warning."""
+    library = other_library(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", USE, library], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("RuntimeWarning events are off, since libutracefs cannot be used: ")
+
+
+@needs("gcc")
+@pytest.mark.parametrize("close", ["", "os.close(2)", "sys.stderr = None"])
+def test_a_library_of_another_version_where_warnings_are_exceptions(tmp_path: Path, close: str) -> None:
+    """The import does not fail."""
+    program = f"import ctypes, os, sys; ctypes.CDLL(sys.argv[1]); {close}\nimport utracefs"
+    done = subprocess.run(
+        [sys.executable, "-Werror", "-c", program, other_library(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = "utracefs: events are off, since libutracefs cannot be used: "
+    assert done.stderr == "" if close else done.stderr.startswith(text)
 
 
 def test_the_library_is_the_one_beside_the_modules() -> None:
