@@ -149,8 +149,9 @@ def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
     """Our environment with the daemon's directory and size of the ring, unless these are set.
     preload: add the library in front of LD_PRELOAD, unless it was not built or cannot be named.
 
-    A program built with AddressSanitizer ends at its start if a library was loaded before the sanitizer's;
-    its option against that is set.
+    A program built with AddressSanitizer ends at its start if a library was loaded before the sanitizer's,
+    and with ThreadSanitizer a forked child ends when the library starts its thread there; their options
+    against that are set.
     """
     env = {"UTRACEFS_RING_KB": str(ROOM_KB), **os.environ, "UTRACEFS_DIR": os.path.abspath(directory)}
     library = c_client.preload_library()
@@ -159,8 +160,11 @@ def environment(directory: str, *, preload: bool = True) -> dict[str, str]:
     libraries = [word for word in before.replace(":", " ").split() if word != library]
     if preload and library and fits(library):
         libraries.insert(0, library)
-        options = [env["ASAN_OPTIONS"]] if env.get("ASAN_OPTIONS") else []
-        env["ASAN_OPTIONS"] = ":".join(["verify_asan_link_order=0", *options])
+        for name, option in (
+            ("ASAN_OPTIONS", "verify_asan_link_order=0"),
+            ("TSAN_OPTIONS", "die_after_fork=0"),
+        ):
+            env[name] = ":".join(filter(None, [option, env.get(name)]))  # a later option takes precedence
     if libraries:
         env["LD_PRELOAD"] = ":".join(libraries)
     return env

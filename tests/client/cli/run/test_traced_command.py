@@ -104,11 +104,15 @@ def test_a_library_that_ld_preload_cannot_name(
     assert capsys.readouterr().err == (said if is_told else "")
 
 
-def test_the_address_sanitizer_gets_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sanitizers_get_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(c_client, "preload_library", lambda: "/lib/ours.so")
     monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
-    assert environment(".")["ASAN_OPTIONS"] == "verify_asan_link_order=0:detect_leaks=0"
-    assert environment(".", preload=False)["ASAN_OPTIONS"] == "detect_leaks=0"
+    monkeypatch.delenv("TSAN_OPTIONS", raising=False)
+    env = environment(".")
+    assert env["ASAN_OPTIONS"] == "verify_asan_link_order=0:detect_leaks=0"
+    assert env["TSAN_OPTIONS"] == "die_after_fork=0"
+    env = environment(".", preload=False)
+    assert env["ASAN_OPTIONS"] == "detect_leaks=0" and "TSAN_OPTIONS" not in env
 
 
 COMMANDS = [
