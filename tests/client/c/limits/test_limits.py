@@ -436,12 +436,55 @@ def test_no_emit_waits_for_the_daemon(
     assert emits > 10_000 and waits <= 2 + emits // (10_000 if kind == "socket" else 100_000), out
 
 
+SETNS = """
+import ctypes, errno, os, sys
+import utracefs
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def enter():
+    errors = []
+    for name in ("mnt", "time_for_children"):
+        with open(f"/proc/self/ns/{name}") as namespace:
+            failed = libc.setns(namespace.fileno(), 0)
+            errors.append(errno.errorcode[ctypes.get_errno()] if failed else "done")
+    print(*errors, flush=True)
+
+enter()
+event = utracefs.event("c_count u32 who; u64 i")
+enter()
+pid = os.fork()
+enter()
+if pid:
+    os.waitpid(pid, 0)
+else:
+    event.emit(0, 0)
+    enter()
+    os._exit(0)
+"""
+
+
+@NEEDS_ROOT
+@pytest.mark.parametrize("is_there", [True, False])
+def test_setns_needs_a_process_without_the_thread(
+    daemon: DaemonProcess, tmp_path: Path, *, is_there: bool
+) -> None:
+    directory = daemon.directory if is_there else str(tmp_path)
+    program = [sys.executable, "-c", SETNS]
+    out = subprocess.check_output(program, env={**os.environ, "UTRACEFS_DIR": directory}, text=True)
+    before, declared, *rest = out.splitlines()
+    assert (before, declared) == ("done done", "EINVAL EUSERS")
+    # The parent; the child before its first record, and after it. A child without a daemon has no thread.
+    emitted = "EINVAL EUSERS" if is_there else "done done"
+    assert sorted(rest) == sorted(["EINVAL EUSERS", "done done", emitted])
+
+
 def test_the_page_has_each_row() -> None:
     """The others have a test of their own."""
     page = (ROOT / "docs" / "operations.md").read_text().partition("### Limits and sandboxes")[2]
     rows = re.findall(r"^\| (.+?) \|", page.partition("\n### ")[0], re.MULTILINE)
     elsewhere = {
         "limit, or refused call", "RLIMIT_NPROC", "memory of a cgroup", "seccomp with EPERM or ENOSYS",
-        "seccomp that kills", "dlopen(3) and dlclose(3)", "musl", "`_exit` of a forked child",
+        "seccomp that kills", "setns(2)", "dlopen(3) and dlclose(3)", "musl", "`_exit` of a forked child",
     }  # fmt: skip
     assert set(rows) == {*LIMITS, *elsewhere} - {"all of these"}
