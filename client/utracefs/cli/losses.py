@@ -33,7 +33,7 @@ TOO_LARGE: Final = "too large for a page"
 """Another place, where fewer records do not help."""
 
 TOO_LARGE_IN_RING_BUFFER: Final = (TOO_LARGE, "a larger buffer_subbuf_size_kb (--subbuf-size) holds them")
-"""That with the remedy in `record`."""
+"""The same place, and the remedy in `record`."""
 
 
 class Losing:

@@ -38,7 +38,7 @@ from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents, all_filter
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.live.hist_view import JsonView, LiveView, PlainView, Shown
 from utracefs.cli.run.choose_daemon import running_or_own
-from utracefs.cli.run.ledger import Ledger
+from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
@@ -188,13 +188,17 @@ def hist(
         asked.check_log()
         view.show(shown.read())
         account = ledger.read(shown.events())
-    if account.lost:
-        large = f", {account.too_large} too large for a page" if account.too_large else ""
-        tell(f"{account.lost} records were lost before they could be counted{large}")
+    _tell_losses(account)
     if not shown.anything and not asked.refused:
         tell(f"{event}: no such event came{similar_event(event, shown.there)}")
         return status or 1
     return status or asked.finish()
+
+
+def _tell_losses(account: Account) -> None:
+    if account.lost:
+        large = f", {account.too_large} too large for a page" if account.too_large else ""
+        tell(f"{account.lost} records were lost before they could be counted{large}")
 
 
 def trigger_text(
