@@ -128,8 +128,16 @@ void utb_end(void);
  * From any thread. */
 int utb_next_warning(char *text, size_t size);
 /* The hook is called when there is a warning, from any thread, with the library's lock held and signals
- * blocked: it may only make a note (Py_AddPendingCall). NULL: no hook. */
+ * blocked: it may only make a note, or start a thread. NULL: no hook. At the first one descriptor 2 is the
+ * program's standard error, for utb_say. */
 void utb_on_warning(void (*hook)(void));
+
+/* Descriptor 2 as standard error: 1 ready; 0 it would block; -1 closed or broken. (-1 also for a file that an
+ * exec would close: the program did not begin with it, but has opened it after closing standard error.) */
+int utb_standard_error(void);
+/* Writes a warning to standard error if that is ready, and the one of the first utb_on_warning. Never blocks,
+ * sends no signal. From any thread. */
+void utb_say(const char *text);
 
 /* ---- for the inline functions */
 

@@ -66,6 +66,8 @@ cdef extern from "binding.h" nogil:
     void utb_end()
     int utb_next_warning(char *text, size_t size)
     void utb_on_warning(void (*hook)() noexcept nogil)
+    int utb_standard_error()
+    void utb_say(const char *text)
 
     unsigned char *utb_reserve(utracefs_event *event, uint32_t flag, uint32_t size, utb_reserved *r)
     void utb_commit(const utb_reserved *r)

@@ -7,7 +7,7 @@ and all Python code, precedes the reservation.
 """
 
 from _warnings import warn
-from sys import flags
+import sys
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -25,6 +25,7 @@ from utracefs.producer._binding cimport (
     utb_commit,
     utb_reserve,
     utb_reserved,
+    utb_standard_error,
 )
 from utracefs.producer._event cimport (
     CHAR_ARRAY,
@@ -74,7 +75,7 @@ cdef bint wanted_strict() except -1:
     cdef const char *text = getenv("UTRACEFS_STRICT")
     if text != NULL and strcmp(text, "1") == 0:
         return True
-    return flags.dev_mode and (text == NULL or strcmp(text, "0") != 0)
+    return sys.flags.dev_mode and (text == NULL or strcmp(text, "0") != 0)
 
 # Raise an exception for a value that does not fit, also while the event is off: see `strict`.
 is_strict = wanted_strict()
@@ -610,14 +611,29 @@ cdef int count_refusal(Event event, Py_ssize_t i, str reason, str text) except -
 
 cdef object tell(Event event, str text):
     """Warn for the line that called `emit`; if the program makes warnings exceptions, log instead: `emit`
-    must not fail because an event was enabled."""
+    must not fail because an event was enabled. Nothing if standard error would block. If the descriptor of
+    sys.stderr is a file that the program opened for something else, the warning is logged, too."""
+    cdef int ready = utb_standard_error()
+    if ready == 0:
+        return
     try:
-        warn(text, RuntimeWarning)
+        if ready > 0 or not prints_to_descriptor():
+            warn(text, RuntimeWarning)
+            return
     except Exception:
-        try:
-            event.session._log_for_caller(text)
-        except Exception:
-            pass  # a call too many for the stack; it is counted in any case
+        pass
+    try:
+        event.session._log_for_caller(text)
+    except Exception:
+        pass  # a call too many for the stack; it is counted in any case
+
+
+cdef bint prints_to_descriptor():
+    """Whether sys.stderr writes to descriptor 2, and is not replaced."""
+    try:
+        return sys.stderr.fileno() == 2
+    except Exception:  # it is None, closed, or has no descriptor
+        return False
 
 
 cdef int tell_missing(Event event, Py_ssize_t i) except -1:

@@ -3,9 +3,11 @@
 The library (client/c) has one native thread per process, which never needs the GIL. Waiting calls here
 release it.
 
-**Warnings.** The library stores the texts and adds a pending call to the interpreter: the main thread fetches
-them between two instructions. Signals are blocked meanwhile, so that exceptions of the program's signal
-handlers are not taken for those of its logging handlers.
+**Warnings.** The library stores the texts. With the first one a thread starts that fetches and logs them, and
+ends. So a logging handler of the program may wait for any lock: another thread has it, and releases it. All
+signals are blocked in this thread, for they are meant for the program's own. A fork waits for its end, so
+that no child inherits a lock of a handler, but not long; so do `close` and the interpreter's exit. Nothing is
+logged while standard error would block, since most handlers write there.
 
 **fork.** The library's own fork handlers maintain its state. But Python 3.12 and later warn when a process
 with several threads forks, so the thread ends before the fork and starts again afterwards. Some versions
@@ -20,6 +22,7 @@ pending calls from the parent's thread there, so none is made.
 
 import atexit
 import os
+import sys
 
 from cpython.version cimport PY_VERSION_HEX
 from libc.errno cimport ENOMEM
@@ -39,25 +42,27 @@ from utracefs.producer._binding cimport (
     utb_pause,
     utb_process_session,
     utb_resume,
+    utb_say,
     utb_session,
     utb_session_free,
     utb_session_new,
+    utb_standard_error,
     utb_stats,
     utb_stats_of,
 )
 from utracefs.producer._event cimport Event
 
-cdef extern from "<signal.h>" nogil:
-    ctypedef struct sigset_t:
-        pass
-    int sigfillset(sigset_t *signals)
-    int sigdelset(sigset_t *signals, int number)
-    int pthread_sigmask(int how, const sigset_t *signals, sigset_t *before)
-    int SIG_SETMASK, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP
+cdef extern from "warning_thread.h" nogil:
+    void ut_warning_noted(void *(*run)(void *) noexcept nogil)
+    unsigned ut_warnings_noted()
+    bint ut_warnings_are_told(unsigned seen)
+    void ut_warnings_start_process()
+    bint ut_is_warning_thread
 
 cdef extern from "<unistd.h>" nogil:
     int getpid()
     int gettid()
+    int usleep(unsigned us)
 
 cdef extern from "Python.h":
     void *PyEval_GetFrame()
@@ -66,6 +71,8 @@ cdef extern from "Python.h":
 cdef enum:
     # How long hooks of others may delay our thread. They take microseconds.
     HOOKS_NS = 10_000_000
+    # How long a fork, `close` and the exit wait for logging handlers of the program.
+    LOGGING_NS = 500_000_000
 
 
 cdef class NativeSession:
@@ -117,7 +124,7 @@ cdef class NativeSession:
         """Send pending records, within half a second, and end; may be called more than once."""
         with nogil:
             utb_close(self.own)
-        _tell_warnings()
+        await_warnings()
 
     @property
     def is_connected(self) -> bool:
@@ -139,47 +146,69 @@ def end() -> None:
     with nogil:
         utb_end()
         utb_on_warning(NULL)
-    _tell_warnings()
+    await_warnings()
+    if not ut_warnings_noted():
+        log_warnings()  # of a thread that could not start
 
 
 # ------------------------------------------------------------------------------------------------ warnings
 
 cdef object call_with_warning = None
-cdef bint is_noted = False
+cdef bint are_overdue = False
 
 
 cdef void note_warning() noexcept nogil:
-    # One call at a time: with two, Python 3.11 loops forever in the first in a program with a trace function.
-    global is_noted
-    if not is_noted:
-        is_noted = Py_AddPendingCall(tell_noted_warnings, NULL) == 0
+    ut_warning_noted(run_warning_thread)
 
 
-cdef int tell_noted_warnings(void *_) noexcept:
-    global is_noted
-    _tell_warnings()
-    is_noted = False
-    return 0
+cdef void *run_warning_thread(void *_) noexcept nogil:
+    cdef unsigned seen
+    while True:
+        seen = ut_warnings_noted()
+        with gil:
+            log_warnings_in_thread()
+        if ut_warnings_are_told(seen):
+            return NULL
 
 
-def _tell_warnings():
-    cdef char text[400]
-    cdef sigset_t blocked, before
-    if not utb_next_warning(text, sizeof(text)):
-        return
-    sigfillset(&blocked)
-    for fault in (SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP):
-        sigdelset(&blocked, fault)
-    check_signals()
-    raise_what_is_set()
-    pthread_sigmask(SIG_SETMASK, &blocked, &before)
+cdef void log_warnings_in_thread() noexcept:
+    threading = sys.modules.get("threading") if "logging" in sys.modules else None
     try:
-        while True:
+        if threading is not None:
+            threading.current_thread().name = "utracefs-warn"
+        log_warnings()
+        if threading is not None:
+            # Before Python 3.13 the entry of a thread that threading did not start stays: nobody can join it.
+            threading._active.pop(threading.get_ident(), None)
+    except BaseException:
+        pass  # modules that the program has replaced, or takes apart
+
+
+cdef object log_warnings():
+    cdef char text[400]
+    while utb_next_warning(text, sizeof(text)):
+        if utb_standard_error() != 0:
             call_with_warning((<bytes>text).decode("utf-8", "replace"))
-            if not utb_next_warning(text, sizeof(text)):
-                return
-    finally:
-        pthread_sigmask(SIG_SETMASK, &before, NULL)
+
+
+cdef void await_warnings() noexcept:
+    """Wait until all are logged, within LOGGING_NS; signal handlers run later. Not again for handlers that
+    took longer."""
+    global are_overdue
+    cdef uint64_t until = ut_now_ns() + LOGGING_NS
+    if not ut_warnings_noted():
+        are_overdue = False
+    if ut_is_warning_thread or are_overdue:
+        return
+    with nogil:
+        while ut_warnings_noted() and ut_now_ns() < until:
+            usleep(500)
+    are_overdue = ut_warnings_noted() != 0
+
+
+def say(text: str) -> None:
+    """Print a warning on standard error, if that is still the program's, and does not block."""
+    utb_say(text.encode("utf-8", "backslashreplace"))
 
 
 # ---------------------------------------------------------------------------------------------------- fork
@@ -198,9 +227,13 @@ cdef bint makes_pending_calls = True
 
 def _before_fork():
     global forking_frame, is_main_thread_forking
+    if PY_VERSION_HEX < 0x030C0000:
+        await_warnings()
+        return
     is_main_thread_forking = gettid() == getpid()
     with nogil:
         utb_pause()
+    await_warnings()
     # Not a reference: it is only compared.
     forking_frame = PyEval_GetFrame()
 
@@ -221,8 +254,8 @@ cdef int start_again(void *_) noexcept:
 
 
 def _after_fork_in_child():
-    global makes_pending_calls, is_noted
-    is_noted = False
+    global makes_pending_calls
+    ut_warnings_start_process()
     if PY_VERSION_HEX >= 0x030D0000 and not is_main_thread_forking:
         makes_pending_calls = False
 
@@ -236,15 +269,18 @@ def install(
     in_child: Callable[[], None],
     at_exit: Callable[[], None],
 ) -> None:
-    """tell(text): prints a warning. before_fork, in_child: called at every fork from now on. at_exit: called
-    by atexit. Only the first call has an effect. No thread or signal handler comes between the calls here."""
+    """tell(text): logs a warning; called in a thread of its own. before_fork, in_child: called at every fork
+    from now on. at_exit: called by atexit. Only the first call has an effect. No other thread and no signal
+    handler runs during this, so it happens as a whole."""
     global call_with_warning, is_installed
     if is_installed:
         return
     call_with_warning = tell
+    ut_warnings_start_process()
     utb_on_warning(note_warning)
+    os.register_at_fork(before=_before_fork)
     if PY_VERSION_HEX >= 0x030C0000:
-        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
+        os.register_at_fork(after_in_parent=_after_fork_in_parent)
     os.register_at_fork(before=before_fork, after_in_child=_after_fork_in_child)
     os.register_at_fork(after_in_child=in_child)
     atexit.register(at_exit)

@@ -45,7 +45,7 @@ def watch(session: Watched) -> bool:
         return False
     _watched[id(session)] = session
     _hook_multiprocessing()
-    _session.install(_warn, _hook_multiprocessing, _in_child, _end)
+    _session.install(_log_in_thread, _hook_multiprocessing, _in_child, _end)
     return True
 
 
@@ -65,26 +65,28 @@ def _end() -> None:
     _watched.clear()
 
 
-def _warn(text: str) -> None:
-    """Print to the program's log, else to its standard error, like unconfigured `logging`. An error in either
-    loses the message. Imports nothing: the program may have lost its rights or its modules (chroot), or
-    another user may have placed modules there."""
-    try:
-        logging = sys.modules.get("logging")
-        if logging is None:
-            _say(text)
-        else:
-            logging.getLogger("utracefs").warning("%s", text)
-    except BaseException as error:  # noqa: BLE001 - any exception of the program's handlers
-        _say(f"{text} (and logging failed: {error!r})")
-
-
-def _say(text: str) -> None:
-    """Print on standard error, if possible."""
-    try:
-        sys.stderr.write(f"utracefs: {text}\n")
-    except BaseException:  # noqa: BLE001 - closed, replaced, or none
+def log(text: str) -> None:
+    """Give a warning to the program's log; print it on standard error if there is none or it has no handlers.
+    Imports nothing: the program may have lost its rights or its modules (chroot), or another user may have
+    placed modules there. Exceptions of the program's handlers propagate."""
+    logging = sys.modules.get("logging")
+    if logging is None:
+        _session.say(text)
         return
+    logger = logging.getLogger("utracefs")
+    # (logging would write to sys.stderr, which may block, or be a file of the program's by now.)
+    if not logger.hasHandlers() and logger.isEnabledFor(logging.WARNING):
+        _session.say(text)
+    else:
+        logger.warning("%s", text)
+
+
+def _log_in_thread(text: str) -> None:
+    """Called for each warning, in a thread that libutracefs starts for it."""
+    try:
+        log(text)
+    except BaseException as error:  # noqa: BLE001 - any exception of the program's handlers
+        _session.say(f"{text} (and logging failed: {error!r})")
 
 
 # ---- multiprocessing

@@ -140,15 +140,10 @@ class Session:
     # -- called by an Event
 
     def _log_for_caller(self, text: str) -> None:
-        """Log a refused value of this call of `emit`, if the program makes warnings exceptions."""
+        """Log a refused value of this call of `emit` where a warning is not possible."""
         try:
             frame = sys._getframe(1)
-            text = f"{frame.f_code.co_filename}:{frame.f_lineno}: {text}"
-            logging = sys.modules.get("logging")
-            if logging is None:
-                sys.stderr.write(f"utracefs: {text}\n")
-            else:
-                logging.getLogger("utracefs").warning("%s", text)
+            fork.log(f"{frame.f_code.co_filename}:{frame.f_lineno}: {text}")
         except Exception:  # noqa: BLE001 - any exception of the program's handlers or streams
             return  # it is counted in any case
 

@@ -16,7 +16,7 @@ static char texts[NR_TEXTS][TEXT_BYTES];
 static unsigned first, count;
 static void (*hook)(void);
 static void (*call_with_text)(const char *text);
-static struct ut_descriptor standard_error = {.fd = -1}; /* as it was when C code declared its first event */
+static struct ut_descriptor standard_error = {.fd = -1}; /* as it was at the program's first event */
 static int are_said;
 static uint32_t last_without_session;
 
@@ -41,13 +41,31 @@ void ut_warn(struct ut_session *s, const char *format, ...)
 	(hook ? hook : ut_wake)();
 }
 
-void ut_warnings_are_said(void)
+static void note_standard_error(void)
 {
+	static int is_noted;
 	struct stat found;
 
-	if (!are_said && fstat(2, &found) == 0)
+	if (!is_noted && fstat(2, &found) == 0)
 		standard_error = (struct ut_descriptor){2, found.st_dev, found.st_ino, NULL};
+	is_noted = 1;
+}
+
+void ut_warnings_are_said(void)
+{
+	note_standard_error();
 	are_said = 1;
+}
+
+UT_EXPORTED int utb_standard_error(void)
+{
+	struct pollfd polled = {2, POLLOUT, 0};
+	int error = errno, flags = fcntl(2, F_GETFD), ready = poll(&polled, 1, 0);
+
+	errno = error;
+	if (flags < 0 || flags & FD_CLOEXEC || ready < 0 || polled.revents & ~POLLOUT)
+		return -1;
+	return ready;
 }
 
 /* Writes the text to standard error, if that is no other file by now, and does not block. Signals are
@@ -55,13 +73,12 @@ void ut_warnings_are_said(void)
  * removed, unless the program had one pending. */
 static void say(const char *text)
 {
-	struct pollfd polled = {2, POLLOUT, 0};
 	struct iovec line[] = {{"utracefs: ", 10}, {(char *)text, strlen(text)}, {"\n", 1}};
 	sigset_t before, sent;
 	int number;
 
-	if (!ut_is_ours(&standard_error) || poll(&polled, 1, 0) != 1 || polled.revents != POLLOUT ||
-	    sigpending(&before) || writev(2, line, 3) >= 0)
+	if (!ut_is_ours(&standard_error) || utb_standard_error() != 1 || sigpending(&before) ||
+	    writev(2, line, 3) >= 0)
 		return;
 	number = errno == EPIPE ? SIGPIPE : SIGXFSZ;
 	sigemptyset(&sent);
@@ -136,6 +153,15 @@ UT_EXPORTED int utb_next_warning(char *text, size_t size)
 UT_EXPORTED void utb_on_warning(void (*wanted)(void))
 {
 	ut_lock();
+	if (wanted)
+		note_standard_error();
 	hook = wanted;
+	ut_unlock();
+}
+
+UT_EXPORTED void utb_say(const char *text)
+{
+	ut_lock(); /* signals are blocked */
+	say(text);
 	ut_unlock();
 }
