@@ -10,6 +10,7 @@ import errno
 import os
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +34,11 @@ REFUSED = 0x4000_0000
 
 LOST = 0x2000_0000
 """The same: BIN_LOST of bin.h."""
+
+SIGNED = b"\xff" * 4
+"""A record that begins so names its writer: thread, cpu, and flags. Its name follows the payload if NAMED."""
+
+NAMED = 2
 
 
 def wait_for(
@@ -69,6 +75,9 @@ class Client:
         unpacker = msgpack.Unpacker()
         unpacker.feed(bytes(buffer[offset:]))
         for data in unpacker:
+            if data.startswith(SIGNED):
+                _, flags = struct.unpack_from("<IxxH", data, 4)
+                data = data[12 : -16 if flags & NAMED else None]
             index = int.from_bytes(data[:4], "little")
             came = self.refusals if index & REFUSED else self.records
             if not index & LOST:

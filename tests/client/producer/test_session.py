@@ -138,6 +138,7 @@ def test_close_sends_what_is_pending_and_is_final(daemon: FakeDaemon, session: S
     for i in range(1000):
         event.emit(i)
     session.close()
+    wait_for(lambda: len(daemon.last.payloads(ONE)) >= 1000)  # they are in the socket
     assert numbers(daemon.last.payloads(ONE)) == list(range(1000))
     assert not event
     event.emit("nothing matters")

@@ -101,9 +101,9 @@ def status(directory: str | None, place: Place, events: tuple[str, ...], as_json
     for row in rows:
         first = (f"{row['system']}:{row['name']}", " ".join(row["used_by"]) or "-")
         emitted = str(row["emitted"])
-        gone = row["detached"]
+        gone = row["consumers"].keys() & row["detached"]  # with --instance there are fewer
         # Each `record`, `hist` or `top` that has ended is one: in a week they would hide the others.
-        hidden = set() if events or len(gone) < 2 else set(gone)
+        hidden = set() if events or len(gone) < 2 else gone
         for consumer, counts in row["consumers"].items() or [("-", {})]:
             if consumer in hidden:
                 continue
