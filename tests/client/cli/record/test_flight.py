@@ -147,7 +147,8 @@ def test_a_disk_that_gets_full_while_a_file_is_written(traced: Cli, eventually: 
     _, error = interrupt(process, signal.SIGTERM)
     (file,) = dumps(traced)
     kept = values(traced, file)
-    assert 0 < len(kept) < 100_000 and kept == list(range(len(kept)))
+    # What fitted is of the first cpus: the program may have changed its cpu.
+    assert 0 < len(kept) < 100_000 and kept == sorted({*kept} & {*range(100_000)})
     lost = 100_000 - len(kept)
     assert process.returncode == 1
     assert error.endswith(f"utracefs: trace.dat: the disk was full; {lost} records did not fit\n".encode())
