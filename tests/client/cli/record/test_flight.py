@@ -147,7 +147,7 @@ def test_a_disk_that_gets_full_while_a_file_is_written(traced: Cli, eventually: 
     _, error = interrupt(process, signal.SIGTERM)
     (file,) = dumps(traced)
     kept = values(traced, file)
-    # What fitted is of the first cpus: the program may have changed its cpu.
+    # The files of the first cpus fill the disk, and the program may have changed its cpu.
     assert 0 < len(kept) < 100_000 and kept == sorted({*kept} & {*range(100_000)})
     lost = 100_000 - len(kept)
     assert process.returncode == 1
