@@ -2,6 +2,7 @@
 
 import sys
 from _warnings import warn
+from posix import fstat
 
 
 def _can_trace() -> bool:
@@ -32,6 +33,7 @@ def _has_library() -> bool:
 
 def _print(text: str) -> None:
     try:
+        fstat(sys.stderr.fileno())  # text that stays in its buffer would change the exit status
         sys.stderr.write(f"utracefs: {text}\n")
     except (AttributeError, OSError, ValueError):  # none, closed, or full
         return

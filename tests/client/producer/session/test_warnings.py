@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.daemons.fake_daemon import wait_for
 from tests.client.daemons.real_daemon import Work
 
 PROLOGUE = """
@@ -173,4 +174,5 @@ assert time.monotonic() - begin < 40  # 50, if each waits
     # (Python 3.12 and later warn of the handler's thread.)
     stuck = HANDLER.replace("WAIT", "threading.Event().wait()")
     assert run(stuck + program, "-Wignore::DeprecationWarning") == ("", "")
+    wait_for(lambda: len(work.numbers()[1]) >= 100)  # a busy daemon takes in some rings later
     assert work.numbers()[1] == [1] * 100
