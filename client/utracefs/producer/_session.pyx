@@ -29,7 +29,6 @@ from libc.errno cimport ENOMEM
 from libc.stdint cimport uint64_t
 
 from utracefs.producer._binding cimport (
-    check_signals,
     raise_what_is_set,
     run_handlers,
     ut_now_ns,

@@ -46,7 +46,6 @@ REG_MULTI_FORMAT: Final = 0x2
 """USER_EVENT_REG_MULTI_FORMAT: several formats under one name."""
 
 _MOST_REMEMBERED: Final = 2048
-_SPACES: Final = b" \t\n\v\f\r"
 _CONTROL: Final = frozenset([*range(0x20), 0x7F])
 _CONTROL_BUT_TAB: Final = _CONTROL - {0x09}
 
@@ -294,7 +293,7 @@ def parse_fields(args: bytes) -> tuple[Field, ...]:
     fields: list[Field] = []
     offset = ENTRY_HEADER_SIZE
     for text in args.split(b";"):
-        text = text.lstrip(_SPACES)
+        text = text.lstrip()
         if text:
             fields.append(_parse_field(text, offset))
             offset += fields[-1].size

@@ -367,22 +367,14 @@ def _tell_what_came(
         summary = attrs.evolve(summary, size=job.target.finish(summary.size, watch.recorder.texts.tgids))
         output = job.target.output
     finally:
-        text = _what_came(
-            job,
-            summary,
-            larger,
-            whole=watch.error is None,
-            came_back=watch.recorder.came_back,
-            own=own,
-            snapshot=snapshot,
-        )
-        tell(f"{output}: {text}")
+        tell(f"{output}: {_what_came(job, watch, summary, larger, own=own, snapshot=snapshot)}")
 
 
 def _what_came(
-    job: Job, summary: Summary, larger: str, *, whole: bool, came_back: bool, own: bool, snapshot: bool
+    job: Job, watch: Watch[Recorder], summary: Summary, larger: str, *, own: bool, snapshot: bool
 ) -> str:
     wanted, hint = job.wanted, job.surroundings.hint
+    whole, came_back = watch.error is None, watch.recorder.came_back
     records = counted(summary.records, "record")
     if snapshot:
         # The next daemon counts the records of events from 0 again.

@@ -23,7 +23,7 @@ _SEPARATORS = b" \t\n\v\f\r\0"
 def first_word(data: bytes) -> tuple[bytes, int]:
     """The first word of one write, empty for blanks, and how many bytes it uses, with blanks before it and
     one separator after it. EINVAL: 128 bytes or more."""
-    start = len(data) - len(data.lstrip(b" \t\n\v\f\r"))
+    start = len(data) - len(data.lstrip())
     end = start
     while end < len(data) and data[end] not in _SEPARATORS:
         end += 1

@@ -76,7 +76,7 @@ def parse_entry(command: bytes, fields: Sequence[Field], event_id: int, pid: int
         end = _NUMBER.match(command, position)
         assert end is not None
         behind = command[end.end() : end.end() + 1]
-        if (not first.isdigit() and first != b"-") or is_text or behind.strip(b" \t\n\v\f\r"):
+        if (not first.isdigit() and first != b"-") or is_text or behind.strip():
             raise TraceError(errno.EINVAL, f"the value of {shown(name)} is neither number nor quoted text")
         if field is None or field.size not in NUMBER_SIZES:
             raise TraceError(errno.EINVAL, f"{shown(name)} is not a number")
