@@ -110,7 +110,7 @@ class _Round:
             recorder = subprocess.Popen(
                 [sys.executable, "-c", _RECORD, "record", *KINDS[self.kind], "-e", "user_events:p*"],
                 cwd=self.files,
-                env={**os.environ, "UTRACEFS_DIR": self.house.directory},
+                env={**os.environ, "UTRACEFS_DIR": self.house.directory, "PYTHONFAULTHANDLER": "1"},
                 stderr=subprocess.PIPE,
             )
             self._do_things(recorder)
@@ -188,7 +188,9 @@ class _Round:
         try:
             error = recorder.communicate(timeout=_END_S)[1].decode()
         except subprocess.TimeoutExpired:
-            self.report.stop("end", self.part, f"the recorder did not end\n{self._context()}")
+            recorder.send_signal(signal.SIGABRT)  # faulthandler prints where its threads are
+            stacks = recorder.communicate()[1].decode()
+            self.report.stop("end", self.part, f"the recorder did not end\n{stacks}\n{self._context()}")
         return error if recorder.returncode != -signal.SIGKILL else ""
 
     def _wait_for_instance(self, recorder: subprocess.Popen[bytes]) -> None:

@@ -113,10 +113,10 @@ class Watch(Generic[R]):
         """Also returns the seconds until its next call."""
 
     def run(self, job: Job, dump: Callable[[], None] | None) -> int:
-        """`come_back` of the job; at the end it tries once more to connect to the next daemon."""
+        """`run` of the job, and a last step: the daemon may have ended since the last one, and the next one
+        may be there."""
         status = job.run(self.step, dump)
-        if self.error is not None:
-            self.step()
+        self.step()
         return status
 
     def step(self) -> float | None:
