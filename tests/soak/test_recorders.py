@@ -27,6 +27,8 @@ def test_missing_records_are_those_in_between(monkeypatch: pytest.MonkeyPatch) -
     def kept(*records: tuple[int, int, int]) -> list[Kept]:
         return [Kept("p0", 0, n, cpu, time_ns) for n, cpu, time_ns in records]
 
-    assert missing(kept((0, 0, 10), (1, 1, 20), (2, 0, 30), (3, 1, 40))) == 0
-    assert missing(kept((0, 1, 10), (1, 0, 20), (4, 1, 30), (5, 1, 50), (8, 0, 60))) == 2
-    assert missing(kept((0, 0, 10), (9, 0, 20))) == 0
+    assert missing(kept((0, 0, 10), (1, 1, 20), (2, 0, 30), (3, 1, 40))) == {"p0/0": 0}
+    assert missing(kept((0, 1, 10), (1, 0, 20), (4, 1, 30), (5, 1, 50), (8, 0, 60))) == {"p0/0": 2}
+    assert missing(kept((0, 0, 10), (9, 0, 20))) == {}
+    late = kept((0, 0, 10), (1, 1, 10), (3, 1, 30), (2, 0, 40))
+    assert missing(late) == {"p0/0": 0}
