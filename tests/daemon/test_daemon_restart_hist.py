@@ -128,3 +128,24 @@ def test_actions_survive_whose_own_variables_have_the_same_names(folder: Path, v
     after, before = outlived(daemon, folder, paths)
     assert b"onmatch" in before[0]
     finish(after)
+
+
+def test_triggers_come_back_in_the_order_in_which_they_were_made(folder: Path) -> None:
+    """The first of these events needs the last one's variable `b`, and has an `a` that the last one does not
+    mean."""
+    daemon = daemon_in(folder)
+    names = (b"other", b"start", b"done")
+    for name in names:
+        register(daemon, name + b" u64 id", PERSIST)
+    other, start, done = paths = [b"events/user_events/%s/trigger" % name for name in names]
+    for path, command in (
+        (start, b"hist:keys=id:a=id"),
+        (done, b"hist:keys=id:b=$a"),
+        (other, b"hist:keys=id:a=id,c=$b"),
+        (other, b"traceoff:3"),
+        (other, b"snapshot:3"),
+    ):
+        write(daemon, path, command, False)
+    after, before = outlived(daemon, folder, paths)
+    assert [text.count(b"\n") for text in before] == [3, 1, 1]
+    finish(after)

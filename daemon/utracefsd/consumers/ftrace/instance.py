@@ -391,9 +391,7 @@ class Instance:
         files = list(files)
         for event, saved in files:
             self.events.restore(event, saved)
-        self.triggers.restore_all(
-            (event, saved.triggers) for event, saved in files
-        )  # may enable other events
+        self.triggers.restore((event, saved.triggers) for event, saved in files)  # may enable other events
         if not snapshot:
             self.store.remove_spare()  # made by a trigger, whose spare had been freed
 

@@ -214,16 +214,15 @@ class EventFiles:
                 errno.E2BIG, f"an event has at most {MAX_TRIGGERS} triggers in an instance; ! removes one"
             )
 
-    def add_trigger(self, event: Event, attached: AttachedTrigger, *, at_end: bool = False) -> None:
-        """Attach a trigger, with a soft reference. at_end: behind existing ones. ENODEV; then its `let_go` is
-        called."""
+    def add_trigger(self, event: Event, attached: AttachedTrigger) -> None:
+        """Attach a trigger, with a soft reference. ENODEV; then its `let_go` is called."""
         try:
             self.take_soft_reference(event)
         except BaseException:
             _let_go(attached)
             raise
         file = self._files[event]
-        place = len(file.triggers) if at_end or attached.comes_last else 0
+        place = len(file.triggers) if attached.comes_last else 0
         file.triggers.insert(place, attached)
         self._triggers_changed(file)
 

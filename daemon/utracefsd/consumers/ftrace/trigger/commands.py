@@ -1,7 +1,6 @@
 """The file `trigger` of an event in an instance: the table of kinds, reading, writing, restoring."""
 
 import errno
-import re
 from collections.abc import Callable, Iterable, Iterator
 
 from utracefs_protocol.errors import TraceError
@@ -102,38 +101,15 @@ class Triggers:
         for kind in KINDS.values():
             kind.remove_all(self._place, event)
 
-    def restore_all(self, saved: Iterable[tuple[Event, Iterable[SavedTrigger]]]) -> None:
-        """Attach the triggers of the previous daemon, each event's in the listed order; one that cannot be
-        attached is logged. A hist trigger may read variables of another event's, which must be restored
-        first."""
-        waiting = [(event, list(triggers)) for event, triggers in saved]
-        going = True
-        while going:
-            going = False
-            for event, triggers in waiting:
-                while triggers and self._may_restore(event, triggers[0], waiting):
-                    self.restore(event, [triggers.pop(0)])
-                    going = True
-        for event, triggers in waiting:
-            self.restore(event, triggers)
-
-    def _may_restore(
-        self, event: Event, one: SavedTrigger, waiting: Iterable[tuple[Event, list[SavedTrigger]]]
-    ) -> bool:
-        """Whether it reads no variable of a trigger that is still to be restored."""
-        others = [
-            other for other_event, triggers in waiting for other in triggers if other_event is not event
-        ]
-        names = _names_read(one.command)
-        return not names or not any(_may_define(other.command, names) for other in others)
-
-    def restore(self, event: Event, saved: Iterable[SavedTrigger]) -> None:
-        """The same for one event."""
-        for one in saved:
+    def restore(self, saved: Iterable[tuple[Event, Iterable[SavedTrigger]]]) -> None:
+        """Attach the triggers of the previous daemon in the order in which they were made: a hist trigger may
+        read variables of an earlier one. One that cannot be attached is logged."""
+        in_order = sorted(((event, one) for event, triggers in saved for one in triggers), key=_number)
+        for event, one in in_order:
             command = split_command(one.command)
             try:
                 attached = KINDS[command.name].restore(self._place, event, command, one)
-                self._place.files.add_trigger(event, attached, at_end=True)
+                self._place.files.add_trigger(event, attached)
             except (KeyError, TraceError, OSError, MemoryError) as error:
                 daemon_log(
                     "trigger-lost",
@@ -143,22 +119,7 @@ class Triggers:
                 )
 
 
-def _names_read(command: bytes) -> set[bytes]:
-    """Variables of other triggers that a definition may read: `$x`, but for its own, and fields that actions
-    take from another event (hist/variables.py)."""
-    names = set(re.findall(rb"(?<!\.)\$([^,:.()+*/ $-]+)", command)) - _names_defined(command)
-    names.update(re.findall(rb"\.\$([^,:.()+*/ $-]+)", command))
-    for params in re.findall(rb"\(([^()]*)\)", command) if command.startswith(b"hist") else ():
-        names.update(b"synthetic_" + param.strip().rpartition(b".")[2] for param in params.split(b","))
-    return names
-
-
-def _names_defined(command: bytes) -> set[bytes]:
-    """A definition's own variables, among other words in front of a `=`."""
-    return set(re.findall(rb"[:,]([^,:=]+)=", command))
-
-
-def _may_define(command: bytes, names: set[bytes]) -> bool:
-    """Whether a definition has a variable of one of these names. It may be another one of the same name:
-    triggers that wait for each other are tried at the end, in the listed order."""
-    return command.startswith(b"hist") and not names.isdisjoint(_names_defined(command))
+def _number(saved: tuple[Event, SavedTrigger]) -> int:
+    """The key of its cell: they grow."""
+    _, one = saved
+    return one.cells[0][1] if one.cells else 0
