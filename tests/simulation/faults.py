@@ -29,8 +29,8 @@ from utracefsd.consumers.ftrace.event.event_file import EventFile, Part
 from utracefsd.consumers.ftrace.hist.tables import Tables
 from utracefsd.consumers.ftrace.instance import Instance
 from utracefsd.consumers.ftrace.settings import Settings
+from utracefsd.consumers.ftrace.trigger import commands as trigger_commands
 from utracefsd.consumers.ftrace.trigger import hist_kinds
-from utracefsd.consumers.ftrace.trigger.commands import Triggers
 from utracefsd.consumers.perf.events import PerfEvent, PerfEvents
 from utracefsd.consumers.plugins.plugins import Plugin, Plugins
 from utracefsd.consumers.stream.streams import OpenStream, PageStream, Stream, Streams
@@ -654,9 +654,9 @@ def a_variable_that_is_read_is_removed(*_: object) -> bool:
     return False
 
 
-@fault(Triggers, "_may_restore")
-def triggers_are_restored_in_the_order_of_their_events(*_: object) -> bool:
-    return True
+@fault(trigger_commands, "_number")
+def triggers_are_restored_in_the_order_of_their_events(*_: object) -> int:
+    return 0
 
 
 @fault(dynamic_events, "truncate_synthetic")

@@ -64,7 +64,7 @@ def test_the_next_daemon() -> None:
 
 @pytest.mark.parametrize("found", [[False, True], [True]])
 def test_the_end_finds_the_next_daemon(found: list[bool]) -> None:
-    """The recorder is told to end just after the restart, which it may not have seen yet."""
+    """It ends just after the restart, which it may not have seen."""
 
     class Stopped:
         def run(self, step: Callable[[], float | None], dump: object) -> int:
