@@ -14,7 +14,8 @@ two steps and never within one: no code must be safe against KeyboardInterrupt, 
 | SIGTERM, others of ENDING | end | passed on; end when the command ends, TERM_GRACE_S at the most |
 | SIGUSR2, with `dump` | `dump` is called | the same |
 
-If the command does not end by itself it keeps running, and is named on stderr.
+If the command does not end by itself it keeps running, and is named on stderr. So does at once a command that
+we may not signal (sudo).
 """
 
 import contextlib
@@ -36,6 +37,10 @@ from utracefs.cli import Failure, error_text
 from utracefs.cli.common import tell
 
 TERM_GRACE_S = 5.0
+
+TWICE_S = 0.1
+"""A signal that comes again within this time is one request to end: timeout(1) signals its child and then the
+group of both."""
 
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
@@ -179,6 +184,9 @@ def _start(
     def prepare() -> None:
         """In the child; there are no threads here."""
         surroundings.enter()
+        # A Ctrl-C since the fork ends it, as it would the command; Python's handler would raise an exception.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     # Our own descriptors are close-on-exec; inherited ones stay open (`<(...)`, make's jobserver).
@@ -214,6 +222,8 @@ class _Loop:
     """Deadline of a command after its signal to end."""
     _signal: int = 0
     """The first signal to end."""
+    _last_signal: tuple[int, float] = (0, -math.inf)
+    """The last one, and when it came."""
     _stop: bool = False
     _timed_out: bool = False
     _left_behind: bool = False
@@ -259,9 +269,18 @@ class _Loop:
                 os.waitpid(ended.si_pid, 0)
 
     def _asked_to_end(self, number: signal.Signals, *, from_terminal: bool) -> None:
+        last, came = self._last_signal
+        now = time.monotonic()
+        if number == last and now < came + TWICE_S:
+            return
+        self._last_signal = number, now
         if self._child is not None and not from_terminal:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 self._child.send_signal(number)
+            except ProcessLookupError:
+                pass
+            except PermissionError:
+                self._stop = True
         if number != signal.SIGINT:
             self._grace_end = min(self._grace_end, time.monotonic() + TERM_GRACE_S)
         elif self._signal:

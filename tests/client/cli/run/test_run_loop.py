@@ -15,6 +15,7 @@ import pytest
 from tests.client.cli.kit import Cli
 from tests.integration.mount.mounting import why_no_mount
 from utracefs.cli import Failure
+from utracefs.cli.run import run_loop
 from utracefs.cli.run.run_loop import (
     ENDING,
     NOT_EXECUTABLE,
@@ -104,6 +105,52 @@ def test_a_signal_is_passed_on() -> None:
         return 0.01
 
     assert run("sleep", "60", step=step) == 128 + signal.SIGTERM
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """timeout(1) sends it to its child and to the group of both, in which the command has it already."""
+    monkeypatch.setattr(run_loop, "TWICE_S", 60)
+    came = tmp_path / "came"
+    script = f"trap 'echo x >> {came}; sleep 0.2; exit 5' INT; echo > {came}; while :; do sleep 0.01; done"
+    left = [2, 1]
+
+    def step() -> float:
+        if came.exists() and left:
+            left.pop()
+            to_us(signal.SIGINT)
+        return 0.001
+
+    assert run("sh", "-c", script, step=step) == 5
+    assert (left, came.read_text()) == ([], "\nx\n")
+
+
+def test_a_command_that_may_not_be_signalled(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As one of `sudo`: the loop ends in order, so that what is recorded is written."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def refuse(child: subprocess.Popen[bytes], _number: int) -> None:
+        children.append(child)
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "send_signal", refuse)
+        assert run("sleep", "60", duration_s=0.01) == 128 + signal.SIGTERM
+    (child,) = children
+    child.kill()
+    child.wait()
+    assert capfd.readouterr().err == f"utracefs: the command continues unobserved (pid {child.pid})\n"
+
+
+def test_an_interrupt_before_the_command_is_executed() -> None:
+    def enter() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with signals_blocked() as blocked:
+        surroundings = Surroundings(enter=enter)
+        status = run_steps(["true"], lambda: 0.01, blocked=blocked, surroundings=surroundings)
+    assert status == 128 + signal.SIGINT
 
 
 def test_signals_are_as_before_afterwards() -> None:
