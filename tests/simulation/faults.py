@@ -55,6 +55,7 @@ from utracefsd.tree.nodes import OpenText
 Fault = Callable[[], contextlib.AbstractContextManager[None]]
 
 FAULTS: dict[str, Fault] = {}
+FIRST_SEEDS: dict[str, int] = {}
 
 SELDOM = {
     "rings_are_read_before_all_of_them_are_back",
@@ -100,8 +101,9 @@ SLOW = {
 """Found within a minute of the processor's time, but not within five seconds: `make soak` tries them."""
 
 
-def fault(place: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The function replaces place.name; its first argument is the real one."""
+def fault(place: Any, name: str, seed: int = 1) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The function replaces place.name; its first argument is the real one. Tests search from seed on, the
+    first that found it."""
 
     def decorate(broken: Callable[..., Any]) -> Callable[..., Any]:
         @contextlib.contextmanager
@@ -114,6 +116,7 @@ def fault(place: Any, name: str) -> Callable[[Callable[..., Any]], Callable[...,
                 setattr(place, name, real)
 
         FAULTS[broken.__name__] = put_in
+        FIRST_SEEDS[broken.__name__] = seed
         return broken
 
     return decorate
@@ -131,7 +134,7 @@ def ids_of_removed_events_are_given_again_after_a_restart(
     real(ids, used, ())
 
 
-@fault(Instance, "restore")
+@fault(Instance, "restore", seed=2)
 def a_freed_snapshot_is_allocated_again_by_a_restored_trigger(
     real: Any, instance: Instance, *args: Any, **kwargs: Any
 ) -> None:
@@ -157,7 +160,7 @@ def enabled_events_are_not_written_down(*args: Any) -> None:
     _all_but(Part.ENABLED, *args)
 
 
-@fault(State, "_removed")
+@fault(State, "_removed", seed=2)
 def removed_events_are_not_written_down(real: Any, *args: Any) -> None: ...
 
 
@@ -172,7 +175,7 @@ def a_connection_that_ends_keeps_its_events(real: Any, connection: DataConnectio
     connection.index_table = IndexTable()
 
 
-@fault(EventTable, "end_hold")
+@fault(EventTable, "end_hold", seed=2)
 def events_wait_for_their_programs_forever(real: Any, table: EventTable) -> None: ...
 
 
@@ -216,12 +219,12 @@ def a_killed_daemon_s_counts_of_losses_are_forgotten(
 def an_orderly_end_leaves_what_sockets_hold(real: Any, port: Port) -> None: ...
 
 
-@fault(PerfEvent, "read")
+@fault(PerfEvent, "read", seed=3)
 def lost_samples_are_not_counted(real: Any, event: PerfEvent) -> Any:
     return real(event)[:8] + bytes(8)
 
 
-@fault(PageStream, "_detach")
+@fault(PageStream, "_detach", seed=5)
 def a_stream_of_pages_that_ends_keeps_its_instance(real: Any, stream: PageStream) -> None: ...
 
 
@@ -234,7 +237,7 @@ def requests_of_a_child_that_ended_before_are_skipped(
         accepted.connection.pass_over_requests()
 
 
-@fault(IdleEvents, "note")
+@fault(IdleEvents, "note", seed=4)
 def events_that_wait_for_their_programs_make_no_room(real: Any, idle: IdleEvents, event: Any) -> None:
     (idle.forget if event.awaited else lambda event: real(idle, event))(event)
 
@@ -254,13 +257,13 @@ def ids_collide_with_those_of_the_kernel(real: Any, *args: Any, **kwargs: Any) -
     return EventTable(*args, **kwargs | {"first_id": 20})
 
 
-@fault(OpenText, "_close")
+@fault(OpenText, "_close", seed=4)
 def a_file_that_was_read_is_taken_for_a_written_one(real: Any, file: OpenText) -> None:
     if file._node.row.release is not None:
         file._node.row.release(file._node.context)
 
 
-@fault(DataConnection, "_note_refused")
+@fault(DataConnection, "_note_refused", seed=2)
 def refusals_are_in_no_file(real: Any, *args: Any) -> None: ...
 
 
@@ -286,11 +289,11 @@ def records_do_not_wait_for_their_registrations(real: Any, *args: Any, **kwargs:
     return real(*args, **kwargs | {"early": False})
 
 
-@fault(DataConnection, "_end_waits")
+@fault(DataConnection, "_end_waits", seed=4)
 def records_wait_for_a_registration_that_is_refused(real: Any, *args: Any) -> None: ...
 
 
-@fault(CommTable, "restore")
+@fault(CommTable, "restore", seed=2)
 def thread_groups_are_forgotten(real: Any, comms: CommTable, tasks: Any) -> None:
     on, comms.record_tgid = comms.record_tgid, False
     real(comms, tasks)
@@ -352,7 +355,7 @@ def a_log_without_room_does_not_say_so(real: Any, file: log_file.LogFile) -> Non
 def sent_descriptors_stay_open(real: Any, fds: Any) -> None: ...
 
 
-@fault(Tables, "adopt")
+@fault(Tables, "adopt", seed=2)
 def histograms_begin_again(real: Any, tables: Tables, *args: Any, **kwargs: Any) -> Any:
     found = real(tables, *args, **kwargs)
     if found is not None:
@@ -384,7 +387,7 @@ def a_spare_is_not_made_again(real: Any, store: BufferStore, *args: Any, **kwarg
     real(store, *args, **kwargs | {"snapshot": False})
 
 
-@fault(BufferFolders, "switch_to")
+@fault(BufferFolders, "switch_to", seed=3)
 def a_new_buffer_s_folder_is_not_written_down(real: Any, folders: BufferFolders, folder: str) -> None:
     moved, folders._state.on_buffer_moved = folders._state.on_buffer_moved, _nothing
     try:
@@ -403,11 +406,11 @@ def events_wait_half_as_long_for_their_programs(real: Any, daemon: Daemon) -> No
 def an_operation_does_not_take_in_first(real: Any, daemon: Daemon) -> None: ...
 
 
-@fault(BufferFolders, "remove_others")
+@fault(BufferFolders, "remove_others", seed=2)
 def folders_of_former_buffers_stay(real: Any, folders: BufferFolders) -> None: ...
 
 
-@fault(Tables, "recycle")
+@fault(Tables, "recycle", seed=2)
 def files_of_removed_histograms_stay(real: Any, tables: Tables) -> None: ...
 
 
@@ -443,12 +446,12 @@ def fields_have_no_limit(*args: Any, **kwargs: Any) -> Any:
     return _without_limit(Resource.FIELDS, *args, **kwargs)
 
 
-@fault(Shares, "refusal")
+@fault(Shares, "refusal", seed=2)
 def messages_have_no_limit(*args: Any, **kwargs: Any) -> Any:
     return _without_limit(Resource.MESSAGE_BYTES, *args, **kwargs)
 
 
-@fault(Port, "_count")
+@fault(Port, "_count", seed=2)
 def messages_are_not_counted(real: Any, *args: Any) -> None: ...
 
 
@@ -460,14 +463,14 @@ def accepting_pauses_forever(real: Any, *args: Any) -> None: ...
 def a_descriptor_for_refusing_is_not_taken_again(real: Any, *args: Any) -> None: ...
 
 
-@fault(Acceptor, "_keep")
+@fault(Acceptor, "_keep", seed=2)
 def any_number_of_connections_wait(real: Any, acceptor: Acceptor, sock: Any) -> None:
     acceptor._shares.in_all[Resource.DESCRIPTORS] *= 4
     real(acceptor, sock)
     acceptor._shares.in_all[Resource.DESCRIPTORS] //= 4
 
 
-@fault(Streams, "publish")
+@fault(Streams, "publish", seed=3)
 def a_stream_is_not_published(real: Any, *args: Any) -> None: ...
 
 
@@ -480,11 +483,11 @@ def pages_that_are_not_full_stay_in_the_buffer(real: Any, stream: PageStream) ->
 def a_stream_that_ends_keeps_its_event(real: Any, *args: Any) -> None: ...
 
 
-@fault(PerfEvent, "close")
+@fault(PerfEvent, "close", seed=2)
 def a_perf_event_that_ends_stays_attached(real: Any, *args: Any) -> None: ...
 
 
-@fault(PerfEvent, "read")
+@fault(PerfEvent, "read", seed=2)
 def a_perf_event_begins_anew_when_it_is_read(real: Any, event: PerfEvent) -> Any:
     values = real(event)
     event.ioctl("RESET")
@@ -495,17 +498,17 @@ def a_perf_event_begins_anew_when_it_is_read(real: Any, event: PerfEvent) -> Any
 def a_file_of_event_counts_that_ends_stays_attached(real: Any, *args: Any) -> None: ...
 
 
-@fault(EnablerTable, "write_state")
+@fault(EnablerTable, "write_state", seed=2)
 def enable_words_are_not_set(real: Any, *args: Any) -> None: ...
 
 
-@fault(EnablerTable, "drop")
+@fault(EnablerTable, "drop", seed=2)
 def enable_words_of_ended_programs_stay(real: Any, table: EnablerTable, peer: Any) -> None:
     table._by_process.pop(peer.process, ())
     real(table, peer)
 
 
-@fault(Notifiers, "take")
+@fault(Notifiers, "take", seed=2)
 def an_operation_does_not_wait_for_enablers(real: Any, *args: Any) -> None: ...
 
 
@@ -528,7 +531,7 @@ def a_program_is_notified_of_a_removed_token(real: Any, notifier: Notifier, toke
     del notifier.enablers[token]
 
 
-@fault(EnablerTable, "close_notifier")
+@fault(EnablerTable, "close_notifier", seed=2)
 def tokens_of_ended_connections_keep_their_events(
     real: Any, table: EnablerTable, notifier: Notifier, now_ns: int
 ) -> None:
@@ -536,18 +539,18 @@ def tokens_of_ended_connections_keep_their_events(
     real(table, notifier, now_ns)
 
 
-@fault(AcceptedConnection, "belongs_to")
+@fault(AcceptedConnection, "belongs_to", seed=2)
 def a_connection_is_counted_for_its_proxy(real: Any, *args: Any) -> None: ...
 
 
-@fault(AcceptedConnection, "belongs_to")
+@fault(AcceptedConnection, "belongs_to", seed=2)
 def what_a_proxy_s_connection_holds_is_counted_for_the_proxy(
     real: Any, accepted: AcceptedConnection, peer: Peer
 ) -> None:
     accepted.link.peer = peer
 
 
-@fault(Daemon, "open_for")
+@fault(Daemon, "open_for", seed=6)
 def records_of_a_proxy_s_connection_have_the_proxy_s_pid(
     real: Any, daemon: Daemon, connection: DataConnection, process: Any
 ) -> Peer:
@@ -579,7 +582,7 @@ def half_a_limit_is_measured_by_what_others_hold(real: Any, shares: Shares, reso
     return max(0, int(real(shares, resource, uid)) - others)
 
 
-@fault(Shares, "drop")
+@fault(Shares, "drop", seed=3)
 def what_a_user_gives_back_is_counted_on(real: Any, shares: Shares, resource: Any, *args: Any) -> None:
     if resource is not Resource.CONNECTIONS:
         real(shares, resource, *args)
@@ -626,7 +629,7 @@ def a_plug_in_does_not_get_the_last_records(real: Any, *args: Any) -> None: ...
 def a_plug_in_stays_attached(real: Any, *args: Any) -> None: ...
 
 
-@fault(Instance, "_dynamic_removed")
+@fault(Instance, "_dynamic_removed", seed=2)
 def buffers_keep_records_of_synthetic_events_that_are_removed(*_: object) -> None: ...
 
 
@@ -637,13 +640,13 @@ def buffers_with_records_of_removed_events_are_forgotten(
     real(instance, {**settings, "clear_pending": False}, files)
 
 
-@fault(hist_kinds, "_link")
+@fault(hist_kinds, "_link", seed=3)
 def an_action_does_not_hold_its_synthetic_event(real: Any, place: Any, *args: Any) -> Any:
     place.table.release_all(real(place, *args))
     return []
 
 
-@fault(hist_kinds, "_link")
+@fault(hist_kinds, "_link", seed=2)
 def the_synthetic_event_of_a_removed_action_stays_in_use(real: Any, *args: Any) -> Any:
     real(*args)
     return []

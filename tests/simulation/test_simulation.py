@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.faults import FAULTS, SELDOM, SLOW, find
+from tests.simulation.faults import FAULTS, FIRST_SEEDS, SELDOM, SLOW, find
 from tests.simulation.found import FOUND
 from tests.simulation.mixture import WEIGHTS, Step, steps_of
 from tests.simulation.rings import DataRing
@@ -165,7 +165,8 @@ def test_coverage() -> None:
 
 
 def _is_found(name: str) -> bool:
-    return find(name, 180)[0] is not None  # on a slow machine; here it takes half a minute at most
+    """On a slow machine; here it takes half a minute at most."""
+    return find(name, 180, FIRST_SEEDS[name])[0] is not None
 
 
 @pytest.mark.long
