@@ -114,5 +114,6 @@ def tests(session: nox.Session, python_version: str) -> None:
         installed.touch()
     session.run(*build, external=True, env=quick)
     pytest = [python, "-m", "pytest", "-q", "-o", f"cache_dir=.nox/{python_version}/pytest"]
-    pytest += DEPENDING
+    # At which instruction a kill comes is a matter of the C, which all Pythons share.
+    pytest += [*DEPENDING, "-k", "not killed_at"]
     session.run(*pytest, *session.posargs, external=True)
