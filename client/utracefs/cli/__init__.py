@@ -89,7 +89,7 @@ class Parsed(ParamType):
 class Group(click.Group):
     """A group that suggests the command that a wrong name resembles, with every version of click.
 
-    elsewhere: commands that trace-cmd, perf or others have, and what to type here.
+    elsewhere: commands that trace-cmd, perf or others have, and what to type here, with backticks.
     """
 
     def __init__(self, *args: Any, elsewhere: Mapping[str, str] | None = None, **kwargs: Any) -> None:
@@ -103,7 +103,7 @@ class Group(click.Group):
             from utracefs.tree.event_names import did_you_mean
 
             if args[0] in self._elsewhere:
-                hint = f"; that is `{self._elsewhere[args[0]]}`"
+                hint = f"; that is {self._elsewhere[args[0]]}"
             else:
                 hint = did_you_mean(args[0], self.list_commands(ctx))
             ctx.fail(f"No such command {args[0]!r}{hint}")
@@ -300,25 +300,24 @@ SECTIONS: Final = {
 }
 """In the order of the help and of docs/command-line.md."""
 
-# (a second command is in backticks, too)
 _ELSEWHERE: Final = {
-    "clear": "utracefs write trace ''",
-    "convert": "utracefs export",
-    "data": "utracefs export",
-    "evlist": "utracefs list",
-    "extract": "utracefs export --daemon -o FILE",
-    "help": "utracefs --help",
-    "listen": "utracefs forward",
-    "reset": "utracefs disable '*'",
-    "restore": "utracefs report --recover",
-    "script": "utracefs report` or `utracefs perf script",
-    "show": "utracefs cat trace",
-    "snapshot": "utracefs write snapshot 1",
-    "split": "utracefs export --since S --until S -o FILE",
-    "start": "utracefs enable EVENT",
-    "stat": "utracefs status` or `utracefs perf stat",
-    "stop": "utracefs write tracing_on 0",
-    "trace": "utracefs stream` or `utracefs perf trace",
+    "clear": "`utracefs write trace ''`",
+    "convert": "`utracefs export`",
+    "data": "`utracefs export`",
+    "evlist": "`utracefs list`",
+    "extract": "`utracefs export --daemon -o FILE`",
+    "help": "`utracefs --help`",
+    "listen": "`utracefs forward`",
+    "reset": "`utracefs disable '*'`",
+    "restore": "`utracefs report --recover`",
+    "script": "`utracefs report` or `utracefs perf script`",
+    "show": "`utracefs cat trace`",
+    "snapshot": "`utracefs write snapshot 1`",
+    "split": "`utracefs export --since S --until S -o FILE`",
+    "start": "`utracefs enable EVENT`",
+    "stat": "`utracefs status` or `utracefs perf stat`",
+    "stop": "`utracefs write tracing_on 0`",
+    "trace": "`utracefs stream` or `utracefs perf trace`",
 }
 
 COMMANDS: Final = {name: row for rows in SECTIONS.values() for name, row in rows.items()}

@@ -56,8 +56,8 @@ _COMMAND_SETTINGS = {**COMMAND_SETTINGS, "allow_interspersed_args": False}
 @click.group(
     cls=Group,
     elsewhere={
-        "list": "utracefs list",
-        "report": "perf report -i FILE` of perf itself, or `utracefs perf script",
+        "list": "`utracefs list`",
+        "report": "`perf report -i FILE` of perf itself, or `utracefs perf script`",
     },
     context_settings=COMMAND_SETTINGS,
 )
