@@ -25,6 +25,7 @@ from utracefs.cli.convert.conversion import (
 )
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.live.json_stream import write_live
+from utracefs.cli.tables import counted
 from utracefs.export import (
     Counter,
     Duration,
@@ -206,18 +207,7 @@ def export(
             raise click.UsageError(
                 "--live writes JSON lines, from now on; `utracefs record -o` writes the other formats"
             )
-        with output_file(output, "") as out:
-            done = write_live(
-                directory,
-                out,
-                selection.events,
-                filter=selection.filter or None,
-                place=place,
-                cpus=selection.cpus,
-                pids=selection.pids or (),
-                duration_s=duration_s,
-            )
-        said(done, "live", output)
+        _write_live(directory, output, selection, place, duration_s)
         return
     # Only JSON lines fit a pipe; the other formats are files or directories.
     if FORMATS[kind].makes and output is None:
@@ -226,9 +216,11 @@ def export(
         paths = list(files or ["trace.dat"])
         source = ", ".join(paths)
         tgids: dict[int, int] = {}
+        overwritten = 0
         if from_daemon:
             source = "the daemon's ring buffer"
-            paths[0], tgids = stack.enter_context(_buffer_of_the_daemon(directory, place, output))
+            copy = _buffer_of_the_daemon(directory, place, output)
+            paths[0], tgids, overwritten = stack.enter_context(copy)
         # The end of the records must be known before --last can become a time to begin at.
         selection = selection.of_the_last(last_s, paths, recover=recover)
         recording = stack.enter_context(selection.open(paths, source, recover=recover))
@@ -241,7 +233,26 @@ def export(
             done = convert(recording, kind, output, tracks)
         except TraceError as error:
             raise TraceError(error.errno, error.text.replace(", ".join(paths), source)) from None
+    if overwritten:  # their pages do not tell the number
+        done = attrs.evolve(done, lost=done.lost + overwritten, lost_uncounted=False)
     said_whole(done, source, output)
+
+
+def _write_live(
+    directory: str | None, output: str | None, selection: Selection, place: Place, duration_s: float | None
+) -> None:
+    with output_file(output, "") as out:
+        done = write_live(
+            directory,
+            out,
+            selection.events,
+            filter=selection.filter or None,
+            place=place,
+            cpus=selection.cpus,
+            pids=selection.pids or (),
+            duration_s=duration_s,
+        )
+    said(done, "live", output)
 
 
 def format_of(output: str) -> str:
@@ -294,9 +305,9 @@ def convert(recording: Recording, kind: str, output: str | None, tracks: Tracks)
 @contextlib.contextmanager
 def _buffer_of_the_daemon(
     directory: str | None, place: Place, output: str | None
-) -> Iterator[tuple[str, dict[int, int]]]:
-    """Write the buffer's content to a trace.dat beside the output, with the process of each thread: it may be
-    as large as the buffer."""
+) -> Iterator[tuple[str, dict[int, int], int]]:
+    """Write the buffer's content to a trace.dat beside the output: it may be as large as the buffer. Yields
+    its path, the process of each thread, and the number of records overwritten before they were copied."""
     from utracefs.cli.run.recorder import About, Recorder
 
     beside = None if output is None else os.path.dirname(os.path.realpath(output))
@@ -308,8 +319,11 @@ def _buffer_of_the_daemon(
         path = os.path.join(folder, "trace.dat")
         recorder = stack.enter_context(Recorder(tree, path, place, peek=True))
         recorder.drain()
-        recorder.finish(About())
-        yield path, recorder.texts.tgids
+        copied = recorder.finish(About(), entries=recorder.there)
+        if full := recorder.writer.error:  # the output could have room for its selection of these records
+            reason = f"{full.strerror}; {counted(copied.no_room, 'record')} of the ring buffer did not fit"
+            raise Failure(output or folder, f"{reason} into a copy beside it")
+        yield path, recorder.texts.tgids, copied.overwritten
 
 
 def _tracks_of(path: str, recording: Recording) -> Tracks:

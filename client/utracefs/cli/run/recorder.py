@@ -162,7 +162,7 @@ class Recorder:
         at full speed a request takes the daemon some 25 ms, in which it answers no other."""
         # The ring buffer as it was found: only what it counts from now on is of this recording.
         self._stats = self._read_stats()
-        self._there = sum(numbers(text).get("entries", 0) for text in self._stats)
+        self.there = sum(numbers(text).get("entries", 0) for text in self._stats)
         """Records that were in the buffer at the beginning."""
         self._taken_before = self._taken_away()
         """When the ring buffer was new, as the two after it."""
@@ -398,7 +398,7 @@ class Recorder:
         if self.came_back:  # its events' numbers began with 0 again, the buffer's may not
             taken, kept = self._taken_away() - self._taken_before, self._kept - self._kept_before
             return self._gone + max(0, overrun + taken - kept)
-        return max(0, self._there + self.account.recorded - self._kept)
+        return max(0, self.there + self.account.recorded - self._kept)
 
     def _taken_away(self) -> int:
         """Records that readers have taken from the ring buffer."""
@@ -406,7 +406,7 @@ class Recorder:
 
     def _summary(self, *, is_end: bool) -> Summary:
         account = self.account.since(self._reported.account)
-        there = 0 if self._reported.kept else self._there
+        there = 0 if self._reported.kept else self.there
         return Summary(
             records=self._kept - self._reported.kept,
             in_rings=account.in_rings,

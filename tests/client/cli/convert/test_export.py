@@ -1,5 +1,6 @@
 """`utracefs export`: format, records, output, errors. The formats themselves: tests/client/export."""
 
+import contextlib
 import csv
 import errno
 import json
@@ -10,6 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -30,6 +33,7 @@ from tests.judges import library, run_judge
 from utracefs.cli import Failure, cli
 from utracefs.cli.convert.export import FORMATS
 from utracefs.cli.record.target import Target
+from utracefs.cli.run.recorder import Recorder
 from utracefs.export import Exported, write_perf_data
 
 
@@ -313,6 +317,27 @@ def test_the_ring_buffer_of_the_daemon(traced: Cli) -> None:
     assert traced.out("export", "--daemon", "-B", "box") == ""
 
 
+def test_the_ring_buffer_is_overwritten_meanwhile(
+    traced: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages do not tell how many records are lost, but the daemon knows how many there were."""
+    traced.run("write", "buffer_size_kb", "8")
+    traced.run("enable", "--standing", "*")
+    one_cpu = "import os, utracefs; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); "
+    program = one_cpu + "e = utracefs.event('full u32 n'); [e.emit(n) for n in range(4000)]"
+    emit = partial(subprocess.run, [sys.executable, "-c", program], env=traced.env, check=True)
+    emit()
+
+    class Slow(Recorder):
+        def open(self, file: str) -> None:
+            super().open(file)
+            emit()
+
+    monkeypatch.setattr("utracefs.cli.run.recorder.Recorder", Slow)
+    done = run("--daemon", "--dir", traced.env["UTRACEFS_DIR"], "-o", tmp_path / "now.csv")
+    assert re.search(r"now.csv: 0 records, [1-9]\d+ lost$", done.output.rstrip()), done.output
+
+
 def test_to_a_device(file: Path) -> None:
     assert run(file, "-o", "/dev/null", "--to", "csv").exit_code == 0
 
@@ -448,14 +473,8 @@ def test_a_disk_that_is_full(large: Path, tmp_path: Path, name: str) -> None:
     if name in ("out.parquet", "dir"):
         library("pyarrow")
     out = tmp_path / name
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    with files_up_to(1 << 20):
         done = run(large, "-o", out, *(["--to", "parquet"] if name == "dir" else []))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
     assert kept_of(done, out) > 3000
     assert os.listdir(tmp_path) == [name]
 
@@ -470,6 +489,32 @@ def test_a_small_disk(large: Path, tmp_path: Path, name: str) -> None:
         assert kept_of(run(large, "-o", tmp_path / name), tmp_path / name) > 500
     finally:
         subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_the_copy_of_the_ring_buffer_does_not_fit(traced: Cli, tmp_path: Path) -> None:
+    """The output would, and lack records."""
+    traced.run("enable", "--standing", "*")
+    program = (
+        "import utracefs; e = utracefs.event('large char[1000] text'); [e.emit('x') for _ in range(1300)]"
+    )
+    subprocess.run([sys.executable, "-c", program], env=traced.env, check=True)
+    out = tmp_path / "now.csv"
+    with files_up_to(1 << 20):
+        done = run("--daemon", "--dir", traced.env["UTRACEFS_DIR"], "-e", "other", "-o", out)
+    assert re.search(rf"^utracefs: {out}: .*; \d+ records of the ring buffer did not fit", done.output)
+    assert (done.exit_code, out.exists()) == (1, False)
+
+
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def kept_of(done: Result, out: Path) -> int:
