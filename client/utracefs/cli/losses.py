@@ -109,10 +109,13 @@ _FLIGHT: Final = "flight-"
 
 
 def all_lost(
-    stats: Iterable[EventStats], buffers: Mapping[str, Mapping[str, int]]
+    stats: Iterable[EventStats],
+    buffers: Mapping[str, Mapping[str, int]],
+    since: Mapping[str, Mapping[str, int]] | None = None,
 ) -> tuple[dict[str, int], int]:
     """Losses of these events and of these instances' ring buffers, by the names of OF_ALL, and the number of
-    records that they are a part of. Each consumer that lost a record counts."""
+    records that they are a part of. Each consumer that lost a record counts. A ring buffer that no reader
+    has read only keeps the latest records: it loses none. since: earlier numbers of the ring buffers."""
     lost = dict.fromkeys((loss.name for loss in OF_ALL), 0)
     of = 0
     for one in stats:
@@ -128,8 +131,10 @@ def all_lost(
             # A ring buffer counts its own records, also of removed events.
             of += counts["lost"] + (0 if consumer.startswith("ftrace") else counts["recorded"])
     for name, buffer in buffers.items():
-        lost["overwritten"] += 0 if name.startswith(_FLIGHT) else buffer.get("overrun", 0)
-        of += ever(buffer)
+        before = (since or {}).get(name, {})
+        if buffer.get("read events") and not name.startswith(_FLIGHT):
+            lost["overwritten"] += buffer.get("overrun", 0) - before.get("overrun", 0)
+        of += ever(buffer) - ever(before)
     return lost, of
 
 

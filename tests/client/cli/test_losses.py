@@ -61,6 +61,10 @@ def test_all_consumers_and_instances() -> None:
     lost, of = all_lost([stats], {"": full, "flight-1": full})
     assert lost == {"in_rings": 20, "full": 10, "overwritten": 40, "refused": 3}
     assert of == 3 + 10 + 60 + 2 * 50
+    # Nobody has read it, so it keeps the latest records.
+    assert all_lost([], {"": {**full, "read events": 0}})[0]["overwritten"] == 0
+    since = {"": {"entries": 5, "overrun": 30, "read events": 5}}
+    assert (all_lost([], {"": full}, since)[0]["overwritten"], all_lost([], {"": full}, since)[1]) == (10, 10)
     assert lost_text(lost, of, kinds=OF_ALL).startswith("73 lost: 20 in data rings (")
     assert lost_text(lost, of, kinds=OF_ALL).endswith("; that is 42.2 %")
 

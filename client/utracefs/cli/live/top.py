@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 20
 
-_BUFFER_NUMBERS = ("entries", "overrun", "read events", "dropped events")
-
 _NO_SCREEN = ("dumb", "unknown")
 """Values of TERM without cursor control, as in rich, which would print nothing there."""
 
@@ -198,12 +196,7 @@ class _Source(Closing):
         buffers, before = all_buffers(self._tree), self._buffers
         names = [EventName(*event.split(":", 1)) for event in events]
         lost = self._lost_of(names)
-        # An instance that is removed takes its numbers with it, so the difference is that of each.
-        new = {
-            name: {key: one[key] - before.get(name, Counter[str]())[key] for key in _BUFFER_NUMBERS}
-            for name, one in buffers.items()
-        }
-        in_buffers, gained_of = all_lost((), new)
+        in_buffers, gained_of = all_lost((), buffers, since=before)
         gained = Counter(in_buffers)
         for event, (numbers, of) in lost.items():
             was, was_of = self._lost.get(event, ({}, 0))
@@ -217,9 +210,13 @@ class _Source(Closing):
             gained_of / elapsed,
             self.lost.total() - self.lost["of"],
         )
+        # An instance that is removed takes its numbers with it, so the difference is that of each.
         overwritten, dropped = (
-            short(max(0, sum(one[name] for one in new.values())) / elapsed)
-            for name in ("overrun", "dropped events")
+            short(
+                max(0, sum(one[key] - before.get(name, {}).get(key, 0) for name, one in buffers.items()))
+                / elapsed
+            )
+            for key in ("overrun", "dropped events")
         )
         self.note = f"ring buffers: {overwritten}/s overwritten, {dropped}/s dropped"
         self._buffers, self._time = buffers, now

@@ -1,5 +1,6 @@
 """`utracefs status` and `utracefs list`."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -11,7 +12,7 @@ import utracefs
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.daemons.fake_daemon import wait_for
 from utracefs.cli.instance_option import Place
-from utracefs.cli.losses import larger_buffer
+from utracefs.cli.losses import larger_buffer, share
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 
 
@@ -121,12 +122,16 @@ def test_list(traced: Cli) -> None:
 
 
 def test_losses_in_every_place(traced: Cli, eventually: Eventually) -> None:
-    """Those of the ring buffer of another instance, which no event knows."""
+    """Those of the ring buffer of another instance, which no event knows; nobody reads `latest`."""
     traced.run("reg", "ev u64 n; char[500] text")
-    for name in ("record-1", "mine"):
+    for name in ("record-1", "mine", "latest"):
         traced.run("instance", "create", name)
         traced.run("write", "-B", name, "buffer_size_kb", "8")
         traced.run("enable", "-B", name, "ev")
+    traced.run("emit", "ev", "0", "x")
+    for name in ("record-1", "mine"):
+        with contextlib.closing(Tracefs(traced.env["UTRACEFS_DIR"])) as tree:
+            assert tree.read(tree.open(f"instances/{name}/trace_pipe"), 4096)
     top = traced.start("top", "-d", "1000", "-e", "ev")
     eventually(lambda: "Used by ftrace other" in traced.out("cat", "user_events_status"), "top counts")
     program = (
@@ -137,8 +142,8 @@ def test_losses_in_every_place(traced: Cli, eventually: Eventually) -> None:
     state = json.loads(traced.out("status", "--json"))
     lost = state["lost"]["overwritten"]
     assert lost == state["overwritten"]["record-1"] + state["overwritten"]["mine"] > 1800
-    assert state["lost"]["share"] == round(lost / 2000, 6)
-    percent = f"{lost / 20:.3g} %"
+    assert state["lost"]["share"] == round(lost / 3003, 6)
+    percent = share(lost, 3003)
     assert f"losses    {lost} lost: {lost} overwritten in ring buffers" in traced.out("status")
     assert f"that is {percent}" in traced.out("status")
     assert re.search(rf"record-1 \({lost // 2} overwritten, ", traced.out("status"))
@@ -146,13 +151,13 @@ def test_losses_in_every_place(traced: Cli, eventually: Eventually) -> None:
     assert f"note  mine: overrun: {lost // 2} records" in doctor
     assert f"note  losses: {lost} lost: " in doctor and percent in doctor
     metrics = traced.out("metrics")
-    assert f"utracefs_lost_records_ratio {round(lost / 2000, 6)}\n" in metrics
+    assert f"utracefs_lost_records_ratio {round(lost / 3003, 6)}\n" in metrics
     for name in ("mine", "/others"):
         assert (
             f'lost_records_total{{cause="overwritten",ftrace_instance="{name}"}} {lost // 2}.0\n' in metrics
         )
     error = interrupt(top)[1].decode()
-    assert f"; of all consumers {lost} lost: " in error and percent in error
+    assert f"; of all consumers {lost} lost: " in error and share(lost, 3000) in error
 
 
 def test_events_that_stay_off(traced: Cli) -> None:
