@@ -119,13 +119,17 @@ def event_pattern(text: str) -> str:
     if not text or re.search(r"\s", text) or text.startswith("!"):
         raise ValueError(f"{text!r} is not an event: SYSTEM:NAME, NAME, or a glob of either")
     if text.count(":") > 1:
-        raise ValueError(f"{text!r} has more than one ':'; several events have a -e each")
+        raise ValueError(f"{text!r} has more than one ':'; separate events by commas")
     if len(bytes_of(text)) > MAX_WORD:
         raise ValueError(f"{text[:20]!r}... is longer than {MAX_WORD} bytes")
     return text
 
 
 EVENT_PATTERN: Final = Parsed("event", event_pattern, complete_pattern)
+
+_EVENT_PATTERNS: Final = Parsed(
+    "events", lambda text: tuple(map(event_pattern, text.split(","))), complete_pattern
+)
 
 
 def path_argument(name: str, **options: Any) -> Callable[[F], F]:
@@ -144,10 +148,17 @@ def with_extras(extra: str = "") -> Iterator[None]:
         raise Failure("", hint if extra and error.name else str(error)) from None
 
 
-def events_option(help_text: str) -> Callable[[F], F]:
-    """`-e EVENT`, repeated."""
+def events_option(help_text: str, *, by_option: bool = False) -> Callable[[F], F]:
+    """`-e EVENT,...`, repeated. by_option: a tuple for each `-e`, not one of them all."""
     return click.option(
-        "-e", "--event", "events", metavar="EVENT", type=EVENT_PATTERN, multiple=True, help=help_text
+        "-e",
+        "--event",
+        "events",
+        metavar="EVENT,...",
+        type=_EVENT_PATTERNS,
+        multiple=True,
+        callback=None if by_option else lambda _ctx, _param, given: sum(given, ()),
+        help=help_text,
     )
 
 

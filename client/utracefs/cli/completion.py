@@ -43,14 +43,15 @@ def complete_event(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def complete_pattern(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Events by name, and by SYSTEM:NAME for shells that support it."""
+    """Events by name, and by SYSTEM:NAME for shells that support it; the last one of a list."""
     from click.shell_completion import CompletionItem
 
     def ask(tree: "Tracefs") -> list[str]:
         events = _events(tree)
         return sorted({event.name for event in events} | {str(event) for event in events})
 
-    return [CompletionItem(name) for name in _ask(ctx, incomplete, ask)]
+    head, comma, word = incomplete.rpartition(",")
+    return [CompletionItem(head + comma + name) for name in _ask(ctx, word, ask)]
 
 
 def complete_instance(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -113,7 +114,8 @@ def complete_value(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 def complete_filter(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """The last field in an expression, of the `-e` or EVENTs before it."""
-    patterns = [str(pattern) for pattern in ctx.params.get("events") or ()]
+    given: list[str | tuple[str, ...]] = list(ctx.params.get("events") or ())
+    patterns = [name for one in given for name in ([one] if isinstance(one, str) else one)]
     head, word = re.fullmatch(r"(?s)(.*?)(\w*)", incomplete).groups()  # type: ignore[union-attr]
     # Inside a text, or behind an operator: a value, not a field.
     if re.search(r"""(?:[=<>~]|(?<!&)&)\s*$""", head) or any(head.count(quote) % 2 for quote in "\"'"):

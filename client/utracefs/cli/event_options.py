@@ -3,6 +3,7 @@
     -e 'http_*' --filter 'status >= 500' --trigger 'snapshot if usec > 100000'
 
 A filter and a trigger belong to the -e before them, like trace-cmd's -f and -R; without any -e to all events.
+`-e a,b` is two events, with the same filters and triggers.
 Several filters of one -e must all hold; with the same EVENT given twice, records pass if either passes them.
 
 Several -e may match an event. A name takes precedence over a glob, and a later -e over an earlier one: `-e
@@ -110,7 +111,7 @@ def wanted_options(help_text: str, *, triggers: bool = True) -> Callable[[F], F]
     def decorate(function: F) -> Any:
         def run(
             *args: Any,
-            events: Sequence[str],
+            events: Sequence[tuple[str, ...]],
             filters: Sequence[str],
             triggers: Sequence[str] = (),
             **options: Any,
@@ -126,33 +127,38 @@ def wanted_options(help_text: str, *, triggers: bool = True) -> Callable[[F], F]
             run,
             *([of_triggers] if with_triggers else []),
             filter_option("Filter the events of the preceding -e, or all: 'status >= 500'."),
-            events_option(help_text),
+            events_option(help_text, by_option=True),
         )
 
     return decorate
 
 
 def _in_order(
-    order: Iterable[str | None], events: Sequence[str], filters: Sequence[str], triggers: Sequence[str]
+    order: Iterable[str | None],
+    events: Sequence[tuple[str, ...]],
+    filters: Sequence[str],
+    triggers: Sequence[str],
 ) -> tuple[Wanted, ...]:
-    left = {"events": iter(events), "filters": iter(filters), "triggers": iter(triggers)}
-    one_by_one = [] if events or not (filters or triggers) else [Wanted(ALL_USER_EVENTS)]
+    names, texts = iter(events), {"filters": iter(filters), "triggers": iter(triggers)}
+    one_by_one: list[Wanted] = []
+    last = [] if events or not (filters or triggers) else [Wanted(ALL_USER_EVENTS)]
+    """Those of the last -e."""
     for name in order:
         if name == "events":
-            one_by_one.append(Wanted(next(left[name])))
-        elif name in left:
-            option, text = ("--filter" if name == "filters" else "--trigger"), next(left[name])
-            if not one_by_one:
+            one_by_one += last
+            last = [Wanted(pattern) for pattern in next(names)]
+        elif name in texts:
+            option, text = ("--filter" if name == "filters" else "--trigger"), next(texts[name])
+            if not last:
                 raise click.UsageError(f"{option} {text!r} belongs to the -e before it, and there is none")
             if not text.strip():
-                raise click.UsageError(f"{option} of {one_by_one[-1].pattern} is empty")
-            last = one_by_one.pop()
+                raise click.UsageError(f"{option} of {last[-1].pattern} is empty")
             if name == "filters":
-                one_by_one.append(attrs.evolve(last, filter=all_filters([last.filter, text])))
+                last = [attrs.evolve(one, filter=all_filters([one.filter, text])) for one in last]
             else:
-                one_by_one.append(attrs.evolve(last, triggers=(*last.triggers, text.strip())))
+                last = [attrs.evolve(one, triggers=(*one.triggers, text.strip())) for one in last]
     merged: dict[str, Wanted] = {}
-    for one in one_by_one:
+    for one in one_by_one + last:
         other = merged.get(one.pattern)
         if other is not None:
             one = Wanted(

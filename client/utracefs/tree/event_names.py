@@ -73,10 +73,15 @@ def no_such_event(word: str, events: Collection[EventName]) -> str:
 
 
 def similar_event(word: str, events: Iterable[EventName]) -> str:
-    """`did_you_mean` for an event; with a system in `word`, of both."""
+    """`did_you_mean` for an event; with a system in `word`, of both. Other systems are of the kernel."""
     if "," in word:  # how perf separates events
         return "; give each event by itself, not separated by commas"
-    return did_you_mean(word, {str(event) if ":" in word else event.name for event in events})
+    events = list(events)
+    meant = did_you_mean(word, {str(event) if ":" in word else event.name for event in events})
+    system, colon, _ = word.partition(":")
+    if meant or not colon or is_glob(system) or system in {event.system for event in events}:
+        return meant
+    return "" if system.startswith("user_events") else "; perf and trace-cmd record events of the kernel"
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

@@ -34,6 +34,7 @@ def test_completion_of_commands_and_options(cli: Cli) -> None:
 def test_completion_of_events(traced: Cli) -> None:
     traced.run("reg", "http_request u16 status")
     assert complete(traced, "utracefs record -e http") == ["http_request"]
+    assert complete(traced, "utracefs record -e other,http") == ["other,http_request"]
     assert complete(traced, "utracefs enable user_ev") == ["user_events:http_request"]
 
 
@@ -72,7 +73,7 @@ def test_completion_of_fields(traced: Cli) -> None:
     traced.run("reg", "web u16 status; u32 size; __rel_loc char[] path")
     traced.run("reg", "other u32 x")
     assert complete(traced, "utracefs record -e web --filter s") == ["size", "status"]
-    assert complete(traced, "utracefs record -e web -e other -f ") == ["x", "common_pid", "CPU", "COMM"]
+    assert complete(traced, "utracefs record -e web,other -f ") == ["x", "common_pid", "CPU", "COMM"]
     assert complete(traced, "utracefs stream -e web --filter=p") == ["path"]
     begun = 'utracefs record -e web -f \'path ~ "x" && !(st'
     assert complete(traced, begun, 5) == ['path ~ "x" && !(status']

@@ -45,6 +45,7 @@ def parsed(*words: str) -> tuple[Wanted, ...] | str:
         (["-e", "a"], (Wanted("a"),)),
         (["-e", "a", "-f", "x > 1", "-e", "b"], (Wanted("a", "x > 1"), Wanted("b"))),
         (["-e", "a", "-e", "b", "--filter", "x > 1"], (Wanted("a"), Wanted("b", "x > 1"))),
+        (["-e", "a,s:b", "-f", "x", "-e", "c"], (Wanted("a", "x"), Wanted("s:b", "x"), Wanted("c"))),
         (["-e", "a", "-f", "x > 1", "-f", "y"], (Wanted("a", "(x > 1) && (y)"),)),
         (
             ["-e", "a", "-R", "traceoff", "--trigger", " snapshot if x == 1 "],

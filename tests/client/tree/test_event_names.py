@@ -62,6 +62,9 @@ def test_similar_event() -> None:
     assert similar_event("http_requst", events) == "; did you mean http_request?"
     assert "commas" in similar_event("http_request,shop_*", events)
     assert similar_event("user_event:shop_order", events) == "; did you mean user_events:shop_order?"
+    assert "record events of the kernel" in similar_event("sched:sched_switch", events)
+    assert "record events of the kernel" in similar_event("sched:*", [])
+    assert similar_event("user_events:zzz", []) == similar_event("*:zzz", []) == ""
     many = [EventName("user_events", f"handler_of_requests_{n:04}_{'x' * 80}") for n in range(4095)]
     assert similar_event(f"handlr_of_requests_0077_{'x' * 80}", many).startswith("; did you mean handler_")
     assert similar_event("http*", events) == similar_event("zzz", events) == similar_event("x", []) == ""

@@ -213,7 +213,7 @@ class _Source(Closing):
         # An instance that is removed takes its numbers with it, so the difference is that of each.
         overwritten, dropped = (
             short(
-                max(0, sum(one[key] - before.get(name, {}).get(key, 0) for name, one in buffers.items()))
+                max(0, sum(one[key] - before.get(name, Counter[str]())[key] for name, one in buffers.items()))
                 / elapsed
             )
             for key in ("overrun", "dropped events")

@@ -27,6 +27,7 @@ from utracefs.cli.completion import complete_clock, complete_command
 from utracefs.cli.event_options import Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import Place, instance_option
 from utracefs.cli.losses import AS_FAR_AS_REPORTED, larger_buffer, lost_text, no_room, refused_text
+from utracefs.cli.record.amount import Kilobytes
 from utracefs.cli.record.flight import flight_settings, record_flight
 from utracefs.cli.record.job import Job, Watch
 from utracefs.cli.record.options import LongOptions, long_options
@@ -62,14 +63,14 @@ from utracefs.tree.tracefs import Tracefs
     "-b",
     "--buffer-size-kb",
     metavar="KB",
-    type=click.IntRange(min=1),
-    help="Ring buffer of each cpu. [default: 1408]",
+    type=Kilobytes(min=1),
+    help="Ring buffer of each cpu, in KiB or with a unit: 100M. [default: 1408]",
 )
 @click.option(
     "--subbuf-size",
     "subbuf_size_kb",
     metavar="KB",
-    type=click.IntRange(1, 512),
+    type=Kilobytes(1, 512),
     help="Size of a page of the ring buffer, which must hold the largest record. [default: 4]",
 )
 @click.option(

@@ -109,12 +109,12 @@ def test_a_selection_is_one_parameter() -> None:
     def take(selection: Selection) -> None:
         found.append(selection)
 
-    words = "-e a -e s:b* --cpu 0,2-3 -P 7 -p 8 --since 1.5 --until 2 -f a>1 -f b>1"
+    words = "-e a,s:b* -e c --cpu 0,2-3 -P 7 -p 8 --since 1.5 --until 2 -f a>1 -f b>1"
     for args in (words, ""):
         assert CliRunner().invoke(take, args).exit_code == 0
     assert found == [
         Selection(
-            ("a", "s:b*"),
+            ("a", "s:b*", "c"),
             frozenset([0, 2, 3]),
             frozenset([7, 8]),
             1_500_000_000,
