@@ -156,7 +156,7 @@ def said_whole(done: "Exported", source: str, output: str | None) -> None:
 
 
 def said(done: "Exported", source: str, output: str | None) -> None:
-    """Print the summary on stderr; None: the output is stdout, print only losses."""
+    """Print the summary on stderr; None: the output is stdout, print only losses, and that nothing came."""
     lost = f", {done.lost} lost" if done.lost else ""
     lost += ", more lost that were not counted" if done.lost_uncounted else ""
     if done.begins_without_end:
@@ -169,7 +169,7 @@ def said(done: "Exported", source: str, output: str | None) -> None:
         lost += "; the days are guessed: the recording does not know the time of day"
     if output:
         click.echo(f"{output}: {done.records} records{lost}", err=True)
-    elif lost:
+    elif lost or not done.records:
         click.echo(f"utracefs: {source}: {done.records} records{lost}", err=True)
 
 

@@ -92,7 +92,8 @@ def report(
         from utracefs.export import write_json_lines
 
         with selection.open(paths, source, recover=recover) as recording:
-            write_json_lines(recording, sys.stdout.buffer)
+            if not write_json_lines(recording, sys.stdout.buffer).records:
+                tell(f"{source}: 0 records")
             _tell_losses(recording)
         return
     for path in paths:
@@ -110,9 +111,13 @@ def report(
             if recording.is_merged:
                 out.write(bytes_of(f"{_of_trace_cmd(recording)}\n"))
             return
+        pieces = 0
         for piece in report_text(recording, full_ns=full_ns, one_line=True):
             out.write(piece)
             out.flush()
+            pieces += 1
+        if pieces == len(recording.files):  # their first lines
+            tell(f"{source}: 0 records")
         _tell_losses(recording)
 
 

@@ -47,7 +47,7 @@ def report(*words: str | Path) -> Result:
 
 
 def numbers(*words: str | Path) -> list[int]:
-    return [json.loads(line)["fields"]["n"] for line in report("--json", *words).output.splitlines()]
+    return [json.loads(line)["fields"]["n"] for line in report("--json", *words).stdout.splitlines()]
 
 
 def test_all_in_the_order_of_time(file: Path) -> None:
@@ -140,8 +140,10 @@ def test_a_filter(file: Path) -> None:
 )
 def test_times_and_threads(file: Path, words: list[str], expected: list[int]) -> None:
     assert numbers(file, *words) == expected
-    lines = report(file, *words).stdout.splitlines()[1:]
-    assert [int(line.split("n=")[1]) for line in lines] == expected
+    done = report(file, *words)
+    assert [int(line.split("n=")[1]) for line in done.stdout.splitlines()[1:]] == expected
+    says = "" if expected else f"utracefs: {file}: 0 records\n"
+    assert done.stderr == report("--json", file, *words).stderr == says
 
 
 def test_a_perf_data_is_distinguished_from_a_foreign_file(tmp_path: Path) -> None:
@@ -215,4 +217,4 @@ def test_losses_are_reported(tmp_path: Path) -> None:
         writer.finish(Contents(header_page=header_page_text(), header_event=b"", event_stats=lambda _: stats))
     done = report(path)
     assert done.stdout == "cpus=1\n"
-    assert done.stderr.startswith(f"utracefs: {path}: of all that was emitted 10 lost: 2 in data rings (")
+    assert f"utracefs: {path}: of all that was emitted 10 lost: 2 in data rings (" in done.stderr

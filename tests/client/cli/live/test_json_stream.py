@@ -71,7 +71,8 @@ def test_a_reader_that_takes_nothing_does_not_keep_it(
 
 def test_it_says_what_it_waits_for(traced: Cli) -> None:
     done = traced.run("stream", "--json", "-e", "typo", "-e", "more*", "--duration", "0.1")
-    assert (done.stdout, done.stderr) == (b"", b"utracefs: typo: no such event yet; waiting for it\n")
+    says = b"utracefs: typo: no such event yet; waiting for it\nutracefs: stream: 0 records\n"
+    assert (done.stdout, done.stderr) == (b"", says)
 
 
 def test_its_time(traced: Cli) -> None:
