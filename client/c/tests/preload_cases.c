@@ -3,9 +3,12 @@
 #include "preload_cases.h"
 
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -766,6 +769,27 @@ static void no_descriptors(int argc, char **argv)
 	CHECK(last >= 0 && close(last) == 0);
 }
 
+/* A sandbox refuses futex(2), of which a program without threads knows nothing. */
+static void no_futex(int argc, char **argv)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	const struct sock_fprog program = { sizeof(filter) / sizeof(*filter), filter };
+	struct user_reg work = request(WORK, &word, 0);
+	int fd;
+
+	(void)argc, (void)argv;
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	CHECK((fd = open(PATH, O_RDWR)) >= 0);
+	FAILS(ioctl(fd, DIAG_IOCSREG, &work), ENOMEM); /* the bit is not writable; the file has the event */
+	CHECK(emit(fd, 0, 16, 0) == 12);
+}
+
 static const struct test_case cases[] = {
 	{ "ways_to_open", ways_to_open },
 	{ "other_files", other_files },
@@ -792,6 +816,7 @@ static const struct test_case cases[] = {
 	{ "cancelled", cancelled },
 	{ "no_large_files", no_large_files },
 	{ "no_descriptors", no_descriptors },
+	{ "no_futex", no_futex },
 	{ NULL, NULL },
 };
 

@@ -2,6 +2,7 @@
 #include "preload_table.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +13,6 @@ _Atomic(struct ut_file *) *ut_table;
 _Atomic unsigned ut_table_end;
 pthread_mutex_t ut_file_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pid_t process;
 
 void ut_section_begin(struct ut_section *section)
@@ -64,9 +64,23 @@ static void begin(void)
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
+/* As pthread_once(3), which ends a program whose sandbox refuses futex(2). A child that was forked meanwhile
+ * begins itself. */
 void ut_file_begin(void)
 {
-	pthread_once(&once, begin);
+	static _Atomic pid_t beginner;
+	static atomic_int has_begun;
+
+	while (!atomic_load(&has_begun)) {
+		pid_t other = atomic_load(&beginner), here = getpid();
+
+		if (other != here && atomic_compare_exchange_strong(&beginner, &other, here)) {
+			begin();
+			atomic_store(&has_begun, 1);
+		} else {
+			sched_yield();
+		}
+	}
 }
 
 void ut_file_put(struct ut_file *file)

@@ -24,6 +24,7 @@ RECORDS: dict[str, dict[int, list[int]]] = {
     "no_large_files": {13: [0]},
     "no_descriptors": {14: [0]},
     "closed_within_libc": {15: [0]},
+    "no_futex": {16: [0]},
 }
 """For each case the content of the event "work": who, and the numbers."""
 
