@@ -156,10 +156,17 @@ def run_steps(
     blocked: from signals_blocked. duration_s: the longest time; a command is then sent SIGTERM, and its death
     by that is success. dump: called for each SIGUSR2; its Failure or OSError is reported and ends nothing.
 
-    The status is that of the command, 128 + N when signal N ended it; 0 without a command. Failure with
-    status 127 or 126 when the command cannot be run.
+    The status is that of the command, 128 + N when signal N ended it, or came before its start and prevented
+    that; 0 without a command. Failure with status 127 or 126 when the command cannot be run.
     """
+    prevents = blocked.taken & set(ENDING) - ({signal.SIGUSR2} if dump else set())
+    pending: set[int] = signal.sigpending() & prevents
+    if command and pending:
+        return 128 + min(pending)
     child = _start(command, blocked.before, surroundings) if command else None
+    if child is not None and signal.SIGINT in signal.sigpending():
+        with contextlib.suppress(PermissionError):
+            child.send_signal(signal.SIGINT)  # a Ctrl-C just before the fork
     loop = _Loop(
         child, blocked.taken, math.inf if duration_s is None else time.monotonic() + duration_s, dump
     )

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,41 @@ def test_a_command_that_may_not_be_signalled(
     child.kill()
     child.wait()
     assert capfd.readouterr().err == f"utracefs: the command continues unobserved (pid {child.pid})\n"
+
+
+@pytest.fixture
+def from_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal of to_us is as one that a terminal has sent to us and the command."""
+    with signals_blocked() as blocked:
+        to_us(signal.SIGINT)
+        info = signal.sigtimedwait(blocked.taken, 0)
+    assert info
+    monkeypatch.setattr(run_loop, "_SI_KERNEL", info.si_code)
+
+
+@pytest.mark.usefixtures("from_terminal")
+def test_an_interrupt_before_the_start_prevents_it(tmp_path: Path) -> None:
+    """Ctrl-C while the daemon starts: the command would not have it."""
+    with signals_blocked() as blocked:
+        to_us(signal.SIGINT)
+        assert run_steps(["touch", str(tmp_path / "x")], lambda: 0.01, blocked=blocked) == 128 + signal.SIGINT
+    with signals_blocked() as blocked:
+        to_us(signal.SIGUSR2)
+        dump = list[None]().clear
+        assert run_steps(["false"], lambda: 0.01, blocked=blocked, dump=dump) == 1
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.usefixtures("from_terminal")
+def test_an_interrupt_before_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = subprocess.Popen
+
+    def start(*args: Any, **kwargs: Any) -> "subprocess.Popen[bytes]":
+        to_us(signal.SIGINT)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert run("sleep", "2") == 128 + signal.SIGINT
 
 
 def test_an_interrupt_before_the_command_is_executed() -> None:
