@@ -249,6 +249,7 @@ def test_no_include_circle() -> None:
 
 WITHOUT_A_TEST = {
     "__main__": "two lines, run by the tests of processes",
+    "utracefs.cli.record.job": "test_record.py and test_flight.py run it",
     "utracefs.cli.record.options": "test_record.py has the options that exclude each other",
     "utracefs.producer.totals": "test_session.py has what cannot be changed",
     "utracefsd.connections.fair_scheduler": "test_acceptor.py, port/test_hostile.py",

@@ -398,11 +398,12 @@ def all_buffers(tree: "Tracefs") -> dict[str, Counter[str]]:
     return found
 
 
-def tell_absent(tree: "Tracefs", patterns: Iterable[str], rest: str) -> None:
-    """Print `NAME: no such event REST` for names without glob of events that do not exist."""
+def tell_absent(tree: "Tracefs", patterns: Iterable[str], rest: str, *, globs: bool = False) -> None:
+    """Print `NAME: no such event REST` for names of events that do not exist, and for globs that match none
+    with `globs`."""
     there = available_events(tree)
     for pattern in patterns:
-        if not is_glob(pattern) and not select([pattern], there):
+        if (globs or not is_glob(pattern)) and not select([pattern], there):
             tell(f"{pattern}: no such event {rest}{similar_event(pattern, there)}")
 
 

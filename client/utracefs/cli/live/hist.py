@@ -5,8 +5,9 @@
     utracefs hist http_request usec.log2 --filter 'status == 200'
 
 The counting is a hist trigger in a private instance without recording, which is removed with the connection,
-however the command ends. The command waits for an event that is not declared yet, and counts it from its
-first record on. Without KEYS it shows the event's existing histograms.
+however the command ends, and with which it continues after a restart of the daemon. The command waits for an
+event that is not declared yet, and counts it from its first record on. Without KEYS it shows the event's
+existing histograms.
 
     with a terminal     a table that is renewed every --interval, until Ctrl-C
     without             the table once, at the end; with --interval that often, too
@@ -19,6 +20,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -37,16 +39,19 @@ from utracefs.cli.completion import complete_key
 from utracefs.cli.event_options import CHECK_S, Wanted, WantedEvents, all_filters, filter_option
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.live.hist_view import JsonView, LiveView, PlainView, Shown
+from utracefs.cli.losses import AS_FAR_AS_REPORTED
 from utracefs.cli.run.choose_daemon import running_or_own
 from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.run_loop import run_steps, signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
+from utracefs.cli.run.watch import Watch, come_back
 from utracefs.cli.terminal import quit_key
 from utracefs.tree.event_names import similar_event
+from utracefs.tree.tracefs import Tracefs
 
 INTERVAL_S = 1.0
-"""Interval of checking a terminal."""
+"""Interval of updating a terminal, and of reading the losses."""
 
 
 MAX_KEYS = 3
@@ -161,44 +166,79 @@ def hist(
         # In an instance of our own, so that nothing is left and no other user's histogram is changed. Signals
         # wait until that is sure to be removed.
         blocked = stack.enter_context(signals_blocked())
-        tree, _ = stack.enter_context(running_or_own(directory, has_command=bool(command)))
+        tree, own = stack.enter_context(running_or_own(directory, has_command=bool(command)))
         surroundings = stack.enter_context(launched(launch, tree, command))
-        place = stack.enter_context(own_instance(tree, "hist"))
-        ledger = Ledger(tree, place)
+        place = stack.enter_context(own_instance(tree, "hist", returns=not own))
+        counts = _Counts(tree, place, event, view, renew_s)
         asked = WantedEvents(tree, place, [Wanted(event, triggers=(text,))])
         asked.begin(enable=False)
-        shown = Shown(tree, place, event)
+        shown = counts.shown
         if not shown.events() and not command and sys.stderr.isatty():
             tell(f"{event}: no such event yet; waiting for it{similar_event(event, shown.there)}")
         stack.enter_context(view)
         quitting = stack.enter_context(quit_key(wanted=live))
-        due = math.inf if renew_s is None else time.monotonic() + renew_s
-
-        def step() -> float | None:
-            nonlocal due
-            asked.check()
-            if time.monotonic() >= due:
-                view.show(shown.read())
-                due = time.monotonic() + (renew_s or 0)
-            return None if quitting(0) else max(0.0, min(due - time.monotonic(), CHECK_S))
-
-        status = run_steps(command, step, blocked=blocked, surroundings=surroundings, duration_s=duration_s)
+        watch = Watch(counts, asked, None if own else partial(come_back, tree, place))
+        status = watch.run(
+            lambda step: run_steps(
+                command,
+                lambda: None if quitting(0) else step(),
+                blocked=blocked,
+                surroundings=surroundings,
+                duration_s=duration_s,
+            )
+        )
         # Last, when the command has ended: all its records are counted.
-        asked.check()
-        asked.check_log()
-        view.show(shown.read())
-        account = ledger.read(shown.events())
-    _tell_losses(account)
+        with watch.until_the_daemon_goes():
+            asked.check()
+            asked.check_log()
+            counts.end()
+    counts.tell_losses()
+    if watch.error is not None:
+        raise Failure(str(watch.error.filename), f"{watch.error.strerror}; the last counts are lost")
     if not shown.anything and not asked.refused:
         tell(f"{event}: no such event came{similar_event(event, shown.there)}")
         return status or 1
     return status or asked.finish()
 
 
-def _tell_losses(account: Account) -> None:
-    if account.lost:
-        large = f", {account.too_large} too large for a page" if account.too_large else ""
-        tell(f"{account.lost} records were lost before they could be counted{large}")
+class _Counts:
+    """The counts of one instance, shown every `renew_s`; None: at the end."""
+
+    def __init__(
+        self, tree: Tracefs, place: Place, event: str, view: PlainView, renew_s: float | None
+    ) -> None:
+        self.shown = Shown(tree, place, event)
+        self._ledger = Ledger(tree, place)
+        self._view = view
+        self._renew_s = renew_s or math.inf
+        self._due = time.monotonic() + self._renew_s
+        self._read_due = 0.0
+        self._account = Account()
+        self._came_back = False
+
+    def step(self) -> float:
+        now = time.monotonic()
+        if now >= self._read_due:
+            self._account = self._ledger.read(self.shown.events())
+            self._read_due = now + INTERVAL_S
+        if now >= self._due:
+            self._view.show(self.shown.read())
+            self._due = time.monotonic() + self._renew_s
+        return max(0.0, min(self._due - time.monotonic(), CHECK_S))
+
+    def come_back(self) -> None:
+        self._came_back = True
+        self._ledger.come_back()
+
+    def end(self) -> None:
+        self._view.show(self.shown.read())
+        self._account = self._ledger.read(self.shown.events())
+
+    def tell_losses(self) -> None:
+        if lost := self._account.lost:
+            large = f", {self._account.too_large} too large for a page" if self._account.too_large else ""
+            until = AS_FAR_AS_REPORTED if self._came_back else ""
+            tell(f"{lost} records were lost before they could be counted{large}{until}")
 
 
 def trigger_text(

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from stat import S_IFDIR, S_IFREG, S_IMODE, filemode
 from types import FrameType
 
@@ -31,6 +32,8 @@ from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.losses import IN_DATA_RINGS, TOO_LARGE, Losing
 from utracefs.cli.run.ledger import Ledger
 from utracefs.cli.run.own_instance import own_instance
+from utracefs.cli.run.watch import Watch, come_back
+from utracefs.cli.tables import counted
 from utracefs.tree.event_names import ALL_USER_EVENTS
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.messages.tracefs import ONE_LINE
@@ -112,25 +115,77 @@ def stream(
     if wanted and place != TOP:
         raise click.UsageError("-B uses an existing instance, -e makes one; enable events there instead")
     file = "trace_pipe" if cpu is None else f"per_cpu/cpu{cpu}/trace_pipe"
+    has_gone = False
     with contextlib.ExitStack() as stack:
         # A second connection: the first one waits for records at the end.
         control = stack.enter_context(connect(directory, place))
         end = stack.enter_context(_ended_by_signals(duration_s))
         asked = WantedEvents(control, place, ())
         if wanted:
-            place = stack.enter_context(own_instance(control, "stream"))
-        patterns = [one.pattern for one in wanted]
-        ledger = Ledger(control, place)
-        stack.callback(_tell_what_is_missing, control, ledger, patterns, end, own=bool(wanted))
+            place = stack.enter_context(own_instance(control, "stream", returns=True))
+        printing = _Printing(control, place, file, [one.pattern for one in wanted], end)
         if wanted:
             asked = WantedEvents(control, place, wanted)
             asked.begin()
+        stack.callback(printing.tell_what_is_missing)
+        printing.asked = asked
+        printing.tell_what_it_waits_for()
+        watch = Watch(printing, asked, partial(come_back, control, *([place] if wanted else [])))
+        while (seconds := watch.step()) is not None:
+            time.sleep(seconds)
+        has_gone = watch.error is not None
+    return asked.finish() or int(has_gone)
+
+
+class _Printing:
+    """Prints an instance's records. patterns: of the events of an own instance; none: it is another's."""
+
+    def __init__(
+        self, control: Tracefs, place: Place, file: str, patterns: Sequence[str], end: "_End"
+    ) -> None:
+        self._control = control
+        self._place = place
+        self._file = file
+        self._patterns = patterns
+        self._end = end
+        self._ledger = Ledger(control, place)
+        self.asked = WantedEvents(control, place, ())
+
+    def tell_what_it_waits_for(self) -> None:
+        if self._patterns:
             if sys.stderr.isatty():
-                tell_absent(control, patterns, "yet; waiting for it")
-        stack.enter_context(_checked(asked, ledger))
-        tree = stack.enter_context(Tracefs(control.directory))
-        _print_records(tree, place.path(file), end)
-    return asked.finish()
+                tell_absent(self._control, self._patterns, "yet; waiting for it")
+            return
+        switches = [self._place.path(name) for name in ("set_event", "standing_events")]
+        if not any(self._control.read_files(switches)):
+            tell("no event is enabled: `utracefs enable EVENT` does that, `utracefs stream EVENT` needs none")
+
+    def step(self) -> None:
+        """Until the end of the connection."""
+        with _checked(self.asked, self._ledger), Tracefs(self._control.directory) as tree:
+            _print_records(tree, self._place.path(self._file), self._end)
+
+    def come_back(self) -> None:
+        if (unread := self._ledger.come_back()) is not None:
+            lost = counted(unread, "record")
+            tell(f"the ring buffer did not come back; lost with it, as far as known: {lost}")
+        self.tell_what_it_waits_for()
+
+    def tell_what_is_missing(self) -> None:
+        """`LOST n EVENTS` precedes a record; losses behind the last record are reported here, with the unread
+        records of an own instance."""
+        try:
+            account = self._ledger.read()
+        except (ConnectionError, TimeoutError):
+            tell("no daemon came back; later records are missing")
+            return
+        if lost := account.lost + account.overrun:
+            tell(f"{lost} records lost in all, `utracefs status` says of which events")
+        if unprinted := self._end.unprinted + bool(self._patterns) * account.unread:
+            tell(f"not printed when it ended: {unprinted} more")
+        tell_absent(self._control, self._patterns, "came", globs=True)
+        if self._end.has_opened and not (self._end.has_printed or lost or unprinted):
+            tell("no record came" + (f", {account.filtered} filtered out" if account.filtered else ""))
 
 
 @contextlib.contextmanager
@@ -164,20 +219,6 @@ def _checked(asked: WantedEvents, ledger: Ledger) -> Iterator[None]:
         thread.join()
 
 
-def _tell_what_is_missing(
-    tree: Tracefs, ledger: Ledger, patterns: Sequence[str], end: "_End", *, own: bool
-) -> None:
-    """`LOST n EVENTS` precedes a record; losses behind the last record are reported here. own: for a private
-    instance, with its unread records."""
-    with contextlib.suppress(ConnectionError, TimeoutError):
-        account = ledger.read()
-        if lost := account.lost + account.overrun:
-            tell(f"{lost} records lost in all, `utracefs status` says of which events")
-        if unprinted := end.unprinted + own * account.unread:
-            tell(f"not printed when it ended: {unprinted} more")
-        tell_absent(tree, patterns, "came")
-
-
 def _copy_out(tree: Tracefs, path: str) -> None:
     out = sys.stdout.buffer
     tree.set_timeout(None)
@@ -197,6 +238,7 @@ class _End:
     def __init__(self) -> None:
         self.is_busy = False
         self.has_come = False
+        self.has_opened = self.has_printed = False
         self.unprinted = 0
         """Records that were taken out of the buffer, and not printed."""
 
@@ -223,6 +265,7 @@ def _print_records(tree: Tracefs, path: str, end: _End) -> None:
     tree.set_timeout(_ANSWER_S)
     handle = tree.open(path, ONE_LINE)
     data, asked = b"", None
+    end.has_opened = True
     try:
         end.is_busy = True
         while True:
@@ -242,6 +285,7 @@ def _print_records(tree: Tracefs, path: str, end: _End) -> None:
                     out.write(data[done : done + size])
                     out.flush()
                     done += size
+                    end.has_printed = True
             finally:
                 data = data[done:]
         out.write(data)

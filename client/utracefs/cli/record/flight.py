@@ -19,6 +19,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -38,7 +39,7 @@ from utracefs.cli.losses import (
     refused_text,
 )
 from utracefs.cli.record.amount import Amount
-from utracefs.cli.record.job import Job, Watch
+from utracefs.cli.record.job import Job
 from utracefs.cli.record.kept_files import KeptFiles
 from utracefs.cli.record.requests import SUFFIX, TRIGGER_SUFFIX, Requests, is_snapshot
 from utracefs.cli.record.target import Target
@@ -46,6 +47,7 @@ from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.recorder import TEXTS_S, Recorder
 from utracefs.cli.run.texts import Texts
+from utracefs.cli.run.watch import Watch, come_back
 from utracefs.cli.tables import counted, sized
 from utracefs.recordings.partial_files import dumped_name
 from utracefs.tree.event_names import ALL_USER_EVENTS
@@ -326,13 +328,14 @@ def record_flight(job: Job) -> int:
         asked.begin()
         requests.wanted.begin()
         job.tell_that_it_runs()
-        watch = Watch(flight, asked, (lambda: job.come_back(places)) if job.returns else None)
+        back = partial(come_back, job.tree, job.place, *places)
+        watch = Watch(flight, asked, back if job.returns else None)
 
         def dump() -> None:
             with watch.until_the_daemon_goes():
                 flight.dump()
 
-        status = watch.run(job, dump)
+        status = watch.run(lambda step: job.run(step, dump))
         with watch.until_the_daemon_goes():
             job.tree.write_file(job.place.path("tracing_on"), b"0\n")
             flight.finish(write=bool(status) or not job.command, why_not="the command did not fail")

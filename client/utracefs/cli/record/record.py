@@ -17,6 +17,7 @@ Another format is converted at the end from a trace.dat beside it, which is then
 """
 
 import contextlib
+from functools import partial
 
 import attrs
 import click
@@ -29,7 +30,7 @@ from utracefs.cli.instance_option import Place, instance_option
 from utracefs.cli.losses import AS_FAR_AS_REPORTED, larger_buffer, lost_text, no_room, refused_text
 from utracefs.cli.record.amount import Kilobytes
 from utracefs.cli.record.flight import flight_settings, record_flight
-from utracefs.cli.record.job import Job, Watch
+from utracefs.cli.record.job import Job
 from utracefs.cli.record.options import LongOptions, long_options
 from utracefs.cli.record.requests import is_snapshot
 from utracefs.cli.record.rotation import Rotation
@@ -39,6 +40,7 @@ from utracefs.cli.run.own_instance import own_instance
 from utracefs.cli.run.recorder import About, Recorder, Summary
 from utracefs.cli.run.run_loop import signals_blocked
 from utracefs.cli.run.traced_command import Launch, launch_options, launched
+from utracefs.cli.run.watch import Watch, come_back
 from utracefs.cli.tables import counted, sized
 from utracefs.recordings.partial_files import dumped_name
 from utracefs.tree.event_names import ALL_USER_EVENTS, select, similar_event
@@ -205,7 +207,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
         if not keep:
             asked.begin()
         job.tell_that_it_runs()
-        watch = Watch(recorder, asked, job.come_back if job.returns else None)
+        watch = Watch(recorder, asked, partial(come_back, tree, place) if job.returns else None)
         # A trigger takes the snapshot when it wants; without one it is taken at the end.
         takes_snapshot = (
             snapshot and not keep and not any(is_snapshot(text) for one in wanted for text in one.triggers)
@@ -221,7 +223,8 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
             with watch.until_the_daemon_goes():
                 _write_snapshot(job, about, takes_one=takes_snapshot)
 
-        status = watch.run(job, rotation.ask if rotation else dump if snapshot else None)
+        at_signal = rotation.ask if rotation else dump if snapshot else None
+        status = watch.run(lambda step: job.run(step, at_signal))
         # Switched off before the last read, so that this has an end beside busy programs.
         with watch.until_the_daemon_goes():
             if not keep:

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.integration.conftest import running
 from utracefs.cli.live.hist import trigger_text
 
 EMITTER = """
@@ -103,16 +104,36 @@ def test_killed_it_leaves_nothing(traced: Cli, eventually: Eventually) -> None:
     eventually(lambda: not hist_instances(traced), "its instance is gone")
 
 
-def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
+def test_it_continues_with_the_next_daemon(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
+) -> None:
+    traced.run("reg", "web u16 status")
+    process = traced.start("hist", "web", "status")
+    wait_for_trigger(traced, eventually, process)
+    traced.run("emit", "web", "200")
+    daemon.kill()
+    daemon.wait()
+    with running(traced.home / "d"):
+        eventually(lambda: "to the tree: 2 of" in traced.out("cat", "daemon_stats"), "it is connected")
+        traced.run("emit", "web", "200")
+        out, error = interrupt(process, signal.SIGTERM)
+    assert (process.returncode, out.decode()) == (
+        0,
+        "user_events:web by status\nSTATUS  HITCOUNT\n   200         2\n2 records, 1 entry\n",
+    )
+    assert error.endswith(b"; waiting for the next\n") and error.count(b"\n") == 1, error
+
+
+def test_no_daemon_comes_back(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
     traced.run("reg", "web u16 status")
     process = traced.start("hist", "web", "status")
     wait_for_trigger(traced, eventually, process)
     daemon.kill()
-    daemon.wait()
-    out, error = process.communicate(timeout=60)
+    assert process.stderr is not None
+    assert process.stderr.readline().endswith(b"; waiting for the next\n")
+    out, error = interrupt(process, signal.SIGTERM)
     assert (process.returncode, out) == (1, b"")
-    assert error.startswith(b"utracefs: ") and error.count(b"\n") == 1, error
-    assert error.endswith(b"; give the command again when a daemon is there\n")
+    assert error.endswith(b"the daemon closed the connection; the last counts are lost\n"), error
 
 
 def test_an_event_that_comes_later_and_renewing(traced: Cli, eventually: Eventually) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.daemons.fake_daemon import wait_for
+from tests.integration.conftest import running
 from utracefs import Session
 from utracefs.tree.tracefs import PerfAttr, Tracefs
 
@@ -106,7 +107,7 @@ def test_a_stream_of_events_without_an_option(traced: Cli, eventually: Eventuall
     interrupt(process)
     assert "give each EVENT a -e" in traced.fails("stream", "web", "-e", "other", status=2)
     done = traced.run("stream", "web", "--json", "-f", "status == 1", "--duration", "0.1")
-    assert (done.stdout, done.stderr) == (b"", b"")
+    assert (done.stdout, done.stderr) == (b"", b"utracefs: stream: 0 records\n")
 
 
 def test_stream_and_what_it_changes_back(traced: Cli, eventually: Eventually) -> None:
@@ -136,11 +137,49 @@ def test_a_stream_shows_the_selected_events(traced: Cli, eventually: Eventually)
     assert process.stdout is not None
     assert process.stdout.readline().endswith(b"kept: a=0x2 (2)\n")
     _, error = interrupt(process)
-    assert error == b"utracefs: nosuch: no such event came\n"
+    assert error == (b"utracefs: nosuch: no such event came\nutracefs: no*such: no such event came\n")
     assert "other: a=0x1 (1)" in traced.out("cat", "trace"), "the others have theirs still"
 
 
+def test_a_stream_of_nothing_says_so(traced: Cli, eventually: Eventually) -> None:
+    done = traced.run("stream", "--duration", "0.2")
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"utracefs: no event is enabled: `utracefs enable EVENT`")
+    assert done.stderr.endswith(b"\nutracefs: no record came\n")
+    traced.run("reg", "web u16 status")
+    process = traced.start("stream", "web", "-f", "status >= 500")
+    eventually(lambda: "web" in shown(traced, f"{own(process)}/set_event"), "stream began")
+    traced.run("emit", "web", "200")
+    assert interrupt(process) == (b"", b"utracefs: no record came, 1 filtered out\n")
+
+
+def test_a_stream_continues_with_the_next_daemon(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
+) -> None:
+    traced.run("reg", "kept u32 a")
+    process = traced.start("stream", "kept")
+    assert process.stdout is not None
+    eventually(lambda: "kept" in shown(traced, f"{own(process)}/set_event"), "stream began")
+    traced.run("emit", "kept", "1")
+    assert process.stdout.readline().endswith(b"kept: a=0x1 (1)\n")
+    daemon.kill()
+    daemon.wait()
+    with running(traced.home / "d") as next_daemon:
+        eventually(lambda: "to the tree: 3 of" in traced.out("cat", "daemon_stats"), "it is connected")
+        traced.run("emit", "kept", "2")
+        assert process.stdout.readline().endswith(b"kept: a=0x2 (2)\n")
+        next_daemon.signal(signal.SIGINT)  # leaves nothing
+        next_daemon.stop()
+        with running(traced.home / "d"):
+            _, error = process.communicate(timeout=60)
+    lines = error.decode().splitlines()
+    assert [line.rpartition("; ")[2] for line in lines[:2]] == ["waiting for the next"] * 2
+    assert lines[2].endswith(": the next daemon does not have it")
+    assert process.returncode == 1
+
+
 def test_streams_exclude_each_other(traced: Cli) -> None:
+    traced.run("enable", "--standing", "*")
     process = traced.start("stream")
     try:
         # Its first line says that it reads; asking by opening trace_pipe could keep it out.

@@ -1,10 +1,10 @@
-"""Steps of all ways of recording."""
+"""Steps over restarts of the daemon."""
 
 from collections.abc import Callable
 
 import pytest
 
-from utracefs.cli.record.job import WAIT_S, Watch
+from utracefs.cli.run.watch import WAIT_S, Watch
 
 
 class Asked:
@@ -17,10 +17,10 @@ class Asked:
 class Steps:
     """The seconds that each step returns, or its error."""
 
-    def __init__(self, *outcomes: float | Exception) -> None:
+    def __init__(self, *outcomes: float | Exception | None) -> None:
         self._outcomes = iter(outcomes)
 
-    def step(self) -> float:
+    def step(self) -> float | None:
         outcome = next(self._outcomes)
         if isinstance(outcome, Exception):
             raise outcome
@@ -31,10 +31,11 @@ class Steps:
 
 
 def test_steps() -> None:
-    watch = Watch(Steps(0.5, 0.5), Asked())  # type: ignore[arg-type]
+    watch = Watch(Steps(0.5, 0.5, None), Asked())  # type: ignore[arg-type]
     assert watch.step() == 0.5
     watch.after_step = lambda: 0.2
     assert watch.step() == 0.2
+    assert watch.step() is None and watch.error is None
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError(), TimeoutError()])
@@ -66,14 +67,13 @@ def test_the_next_daemon() -> None:
 def test_the_end_finds_the_next_daemon(found: list[bool]) -> None:
     """It ends just after the restart, which it may not have seen."""
 
-    class Stopped:
-        def run(self, step: Callable[[], float | None], dump: object) -> int:
-            for _ in found[1:]:
-                step()
-            return 7
+    def run(step: Callable[[], float | None]) -> int:
+        for _ in found[1:]:
+            step()
+        return 7
 
     watch = Watch(Steps(ConnectionResetError()), Asked(), lambda: found.pop(0))  # type: ignore[arg-type]
-    assert watch.run(Stopped(), None) == 7  # type: ignore[arg-type]
+    assert watch.run(run) == 7
     assert watch.error is None and found == []
 
 
