@@ -18,6 +18,7 @@ import pytest
 
 from tests.client.c.test_emit import of_way
 from tests.daemon.test_main import call
+from tests.forked import Popen
 from tests.integration.conftest import own_directory
 
 ROOT = Path(__file__).parents[3]
@@ -105,17 +106,17 @@ def run(pythons: dict[str, str]) -> Iterator[Run]:
     with own_directory() as directory:
 
         def run(version: str, *words: str | Path) -> str:
-            done = subprocess.run(
+            with Popen(
                 [pythons[version], "-m", "utracefs", *words],
                 env=os.environ | {"UTRACEFS_DIR": directory},
                 cwd=directory,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
-                check=False,
-                timeout=60,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            return done.stdout
+            ) as process:
+                stdout, stderr = process.communicate(timeout=60)
+            assert process.returncode == 0, stdout + stderr
+            return str(stdout)
 
         run.directory = directory  # type: ignore[attr-defined]
         yield run
@@ -125,14 +126,11 @@ class Processes:
     """A daemon, and a program, of some version."""
 
     def __init__(self, pythons: dict[str, str], directory: str) -> None:
-        self._pythons = pythons
+        self.pythons = pythons
         self.directory = directory
         self.all: list[subprocess.Popen[str]] = []
 
-    def start(self, version: str, *words: str, way: str = "ring") -> subprocess.Popen[str]:
-        return self.start_program([self._pythons[version], *words], way)
-
-    def start_program(self, words: Sequence[str | Path], way: str) -> subprocess.Popen[str]:
+    def start(self, words: Sequence[str | Path], way: str = "ring") -> subprocess.Popen[str]:
         process = subprocess.Popen(
             words,
             env=os.environ | {"UTRACEFS_DIR": self.directory} | of_way(way),
@@ -147,11 +145,7 @@ class Processes:
         read, write = os.pipe()
         os.set_inheritable(write, True)
         words = ["-m", "utracefsd", "--dir", self.directory, "--ready-fd", str(write), *options]
-        process = subprocess.Popen(
-            [self._pythons[version], *words],
-            pass_fds=[write],
-            text=True,
-        )
+        process = Popen([self.pythons[version], *words], pass_fds=[write], text=True)
         self.all.append(process)
         os.close(write)
         with os.fdopen(read, "rb") as ready:
@@ -213,7 +207,7 @@ def test_a_program_a_daemon_and_a_command(
 ) -> None:
     processes.daemon(daemon)
     run(command, "write", "standing_events", "user_events:*")
-    program = processes.start(client, "-c", PROGRAM)
+    program = processes.start([processes.pythons[client], "-c", PROGRAM])
     emit(program, 1000)
     assert numbers(run(command, "cat", "trace")) == list(range(1000))
     assert "mixed" in run(command, "status")
@@ -233,7 +227,7 @@ def test_the_next_daemon_takes_over(
     tree = Path(processes.directory) / "tracefs"
     call(tree, "write_file", "standing_events", b"user_events:*", True)
     run(before, "reg", "other u64 a")
-    program = processes.start(client, "-c", PROGRAM)
+    program = processes.start([processes.pythons[client], "-c", PROGRAM])
     emit(program, 1000)
     first.send_signal(signal.SIGKILL)
     first.wait()
@@ -268,39 +262,37 @@ def came(text: str, begin: int, end: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("order", [("old", "new", "old"), ("new", "old", "new")], ids="-".join)
-@pytest.mark.parametrize("way", ["ring", "socket"])
 @pytest.mark.parametrize("language", ["c", "python"])
 @pytest.mark.parametrize("client", OLD_NEW)
-def test_a_program_outlives_daemons_of_both(
-    processes: Processes,
-    families: dict[str, Path],
-    client: str,
-    language: str,
-    way: str,
-    order: tuple[str, ...],
+def test_programs_outlive_daemons_of_both(
+    processes: Processes, families: dict[str, Path], client: str, language: str, order: tuple[str, ...]
 ) -> None:
-    """It emits records, arrays and spans beside each daemon, and so do its children, at once. Beside an older
-    daemon they may lose records until it has answered, and count them."""
-    if language == "c":
-        program = processes.start_program([families[client]], way)
-    else:
-        program = processes.start(client, "-c", FAMILY, way=way)
-    assert program.stdin is not None and program.stdout is not None
+    """One with a ring and one over the socket emit records, arrays and spans beside each daemon, and so do
+    their children, at once. Beside an older daemon these may lose records until it has answered, and count
+    them."""
+    words = [families[client]] if language == "c" else [processes.pythons[client], "-c", FAMILY]
+    programs = [processes.start(words, way) for way in ("ring", "socket")]
     tree = Path(processes.directory) / "tracefs"
     for number, version in enumerate(order):
         daemon = processes.daemon(version, *["--discard-state"] * (version == "old" and number > 0))
         call(tree, "write_file", "standing_events", b"user_events:*", True)
         call(tree, "write_file", "trace", b"", True)
-        n, count = 1000 * number, 100
-        print(n, count, file=program.stdin, flush=True)
-        is_over, lost, lost_by_child = program.stdout.readline().split()
-        assert (is_over, lost) == ("True", "0")
+        count, lost_by_children, of_children = 100, 0, 0
+        first = range(1000 * number, 1000 * (number + 1), 500)
+        for n, program in zip(first, programs, strict=True):
+            print(n, count, file=program.stdin, flush=True)
+        for program in programs:
+            assert program.stdout is not None
+            is_over, lost, lost_by_child = program.stdout.readline().split()
+            assert (is_over, lost) == ("True", "0")
+            assert lost_by_child == "0" or (client, version) == ("new", "old")
+            lost_by_children += int(lost_by_child)
         text = call(tree, "read_file", "trace").decode()
-        assert came(text, n, n + count) == {"mixed": count, "listed": count, "work_begin": count}
-        of_child = came(text, n + count, n + count + CHILDS).total()
-        ends = len(re.findall(": work_end: ", text)) - count
-        assert of_child + ends + int(lost_by_child) == 4 * CHILDS
-        assert lost_by_child == "0" or (client, version) == ("new", "old")
+        for n in first:
+            assert came(text, n, n + count) == {"mixed": count, "listed": count, "work_begin": count}
+            of_children += came(text, n + count, n + count + CHILDS).total()
+        ends = len(re.findall(": work_end: ", text)) - count * len(programs)
+        assert of_children + ends + lost_by_children == 4 * CHILDS * len(programs)
         daemon.kill()
         daemon.wait()
 
