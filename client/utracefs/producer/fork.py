@@ -83,6 +83,10 @@ def log(text: str) -> None:
 
 def _log_in_thread(text: str) -> None:
     """Called for each warning, in a thread that libutracefs starts for it."""
+    # gevent does not know this thread: if both it and the main thread wait for the first time, both may hang.
+    if getattr(sys.modules.get("gevent.monkey"), "saved", None):
+        _session.say(text)
+        return
     try:
         log(text)
     except BaseException as error:  # noqa: BLE001 - any exception of the program's handlers

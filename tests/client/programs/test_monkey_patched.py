@@ -79,3 +79,24 @@ assert utracefs.flush(0.1)
         env={**os.environ, "UTRACEFS_DIR": str(directory)},
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_warnings_are_printed(work: Work) -> None:
+    """Logging handlers could wait, in a thread that gevent does not know: main thread and this one hung."""
+    program = """
+import gevent, logging, time, utracefs
+class Handler(logging.Handler):
+    def emit(self, record):
+        time.sleep(0.001)
+logging.getLogger().addHandler(Handler())
+other = utracefs.event("work u64 other")
+deadline = time.monotonic() + 60
+while not other.error:
+    assert time.monotonic() < deadline
+    gevent.sleep(0.001)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", PATCH + program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0
+    assert done.stderr.startswith("utracefs: event work is off: ")
