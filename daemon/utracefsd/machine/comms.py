@@ -182,8 +182,11 @@ class CommTable:
         return self._read_task(pid) is not None
 
     def ancestors(self, pid: int) -> Iterator[int]:
-        """The process of a thread, its parent process, and so on; as far as they still live."""
+        """The process of a thread, which may have ended, its parent process, and so on; as far as those still
+        live."""
         process = self._read_tgid(pid)
+        if process is None and pid in self._tasks:
+            process = self._tasks[pid].process
         for _ in range(_MAX_GENERATIONS):
             if not process:
                 return

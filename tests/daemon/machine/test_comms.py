@@ -119,3 +119,9 @@ def test_a_user_with_many_ended_threads_makes_none_of_others_forgotten(machine: 
     assert table.comm(100) == b"other"
     assert table.has_ended(7, 10, 1, share=1, comm=b"ended")
     assert table.comm(1000) == b"<...>"
+
+
+def test_the_process_of_a_thread_that_has_ended(machine: Machine) -> None:
+    assert machine.comms.has_ended(100, 10, 1, share=1, comm=b"ended")
+    assert list(machine.comms.ancestors(100)) == [10]
+    assert list(machine.comms.ancestors(101)) == []
