@@ -30,6 +30,7 @@ from utracefs.cli.forward.server_options import pairs_option, server_options
 from utracefs.cli.instance_option import TOP, Place, instance_option
 from utracefs.cli.losses import Losing
 from utracefs.cli.run.page_stream import fitting_ring_bytes
+from utracefs.cli.tables import counted
 from utracefs.fleet.agent import Agent
 from utracefs.fleet.buckets import Fleet, connection_of
 from utracefs.fleet.instance import instance_name
@@ -200,9 +201,18 @@ def forward(
         stack.enter_context(_signals(forwarder))
         _keep_memory()
         forwarder.run(duration_s)
-        if not kept.is_empty:
-            tell(f"records stay in the spool {spool}; the next forwarder sends them")
+        _tell_what_was_sent(forwarder.status(), "" if kept.is_empty else str(spool))
     return 0
+
+
+def _tell_what_was_sent(status: dict[str, Any], spool: str) -> None:
+    """spool: where records are still; empty: in none."""
+    lost = sum(number or 0 for causes in status["lost"].values() for number in causes.values())
+    text = f"{lost} lost" if lost else "nothing lost"
+    text += ", more lost that were not counted" if status["lost_unknown"] else ""
+    tell(f"{status['target']}: {counted(status['records_sent'], 'record')} sent, {text}")
+    if spool:
+        tell(f"records stay in the spool {spool}; the next forwarder sends them")
 
 
 def _tell_absent(directory: str | None, patterns: Iterable[str]) -> None:

@@ -112,7 +112,8 @@ def test_it_ends_in_order(
     for _ in range(3):
         with_target.run("emit", "web u32 status", "1")
     out, error = interrupt(process, number)
-    assert (process.returncode, out, error) == (0, b"", b"")
+    says = f"utracefs: lines:{target}: 3 records sent, nothing lost\n"
+    assert (process.returncode, out, error.decode()) == (0, b"", says)
     assert records(target) == 3
 
 
@@ -128,6 +129,7 @@ def test_events_that_do_not_exist(with_target: Cli, target: Path) -> None:
     words = ("forward", f"lines:{target}", "--spool", "s", "--duration", "0.2", "--policy", "policy.toml")
     done = with_target.run(*words, "-e", "http_requst", "-e", "web*")
     said = "utracefs: http_requst: no such event yet\nutracefs: login: no such event yet\n"
+    said += f"utracefs: lines:{target}: 0 records sent, nothing lost\n"
     assert done.stderr.decode() == said
 
 
@@ -136,8 +138,9 @@ def test_a_target_that_is_away(with_target: Cli, target: Path, eventually: Event
     with_target.run("emit", "web u32 status", "1")
     eventually(lambda: "nobody" in status(with_target.home)["last_error"], "it was tried")
     _, error = interrupt(process)
-    first, last = error.decode().splitlines()
+    first, sent, last = error.decode().splitlines()
     assert first == "utracefs: records wait in the spool: nobody is there"
+    assert sent == f"utracefs: lines:{target}: 0 records sent, nothing lost"
     assert "stay in the spool" in last
     process = begin(with_target, target, eventually)
     interrupt(process)
