@@ -37,7 +37,7 @@ from utracefs.tree.runtime_dir import candidates
 from utracefs_protocol.events.event_names import MAX_WORD
 from utracefs_protocol.places import DATA_SOCKET, TRACEFS_SOCKET
 from utracefs_protocol.terminal import discard
-from utracefs_protocol.text import bytes_of, seconds_of, text_of
+from utracefs_protocol.text import bytes_of, seconds_of, size_of, text_of
 
 HELLO_S = 10.0
 """Timeout for the first answer of a daemon: systemd may have to start it first, which takes seconds on a busy
@@ -112,6 +112,27 @@ def seconds_option(
 def duration_option(help_text: str) -> Callable[[F], F]:
     """`--duration TIME`."""
     return seconds_option("--duration", "duration_s", help_text)
+
+
+class Kilobytes(click.IntRange):
+    """A number of KiB, or a size with a unit: 1408, 100M."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not value.isdecimal():
+            with contextlib.suppress(ValueError):
+                value = size_of(value) >> 10
+        return super().convert(value, param, ctx)
+
+
+def subbuf_size_option(function: F) -> F:
+    """`--subbuf-size KB`."""
+    return click.option(
+        "--subbuf-size",
+        "subbuf_size_kb",
+        metavar="KB",
+        type=Kilobytes(1, 512),
+        help="Size of a page of the ring buffer, which must hold the largest record. [default: 4]",
+    )(function)
 
 
 def event_pattern(text: str) -> str:

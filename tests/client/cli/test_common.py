@@ -15,6 +15,7 @@ from utracefs.cli import Failure, common
 from utracefs.cli.common import (
     HELLO_S,
     EventStats,
+    Kilobytes,
     connect,
     echo,
     echo_json,
@@ -177,3 +178,16 @@ def test_stopping(monkeypatch: pytest.MonkeyPatch, after_s: float | None) -> Non
         assert len(reader.read()) < 1 << 18
     after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
     assert after == before
+
+
+@pytest.mark.parametrize(
+    ("text", "size_kb"), [("1408", 1408), ("64K", 64), ("100M", 100 << 10), ("2G", 2 << 20)]
+)
+def test_kilobytes_and_units(text: str, size_kb: int) -> None:
+    assert Kilobytes(min=1).convert(text, None, None) == size_kb
+
+
+@pytest.mark.parametrize("text", ["0", "0M", "x", "-1", "1X"])
+def test_no_kilobytes(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Kilobytes(min=1).convert(text, None, None)

@@ -33,6 +33,7 @@ from utracefs.cli.common import (
     json_option,
     seconds_option,
     selected,
+    subbuf_size_option,
     tell,
 )
 from utracefs.cli.completion import complete_key
@@ -98,6 +99,7 @@ _COMMAND = "utracefs.cli.live.hist.command"
     help="By these keys or values, .ascending or .descending. [default: hitcount.descending]",
 )
 @click.option("--size", metavar="N", type=click.IntRange(min=1), help="Limit of entries. [default: 2048]")
+@subbuf_size_option
 @filter_option("Count only what this is true for: 'status >= 500'.")
 @seconds_option("--interval", "interval_s", "Time between updates of the table. [default: 1s on a terminal]")
 @click.option("--once", is_flag=True, help="Print once, after the interval, and end.")
@@ -122,6 +124,7 @@ def hist(
     vals: tuple[str, ...],
     sort: tuple[str, ...],
     size: int | None,
+    subbuf_size_kb: int | None,
     filters: tuple[str, ...],
     interval_s: float | None,
     once: bool,
@@ -141,14 +144,9 @@ def hist(
     command: tuple[str, ...] = ctx.meta[_COMMAND]
     # Without KEYS nothing is changed: the histograms that others made are shown.
     if not keys:
-        if vals or sort or size or filters or command or interval_s or once or duration_s:
+        if vals or sort or size or subbuf_size_kb or filters or command or interval_s or once or duration_s:
             raise click.UsageError("give KEYS, the fields to count by")
-        with connect(directory, place) as tree:
-            selected(tree, [event])
-            view: PlainView = JsonView() if as_json else PlainView()
-            view.show(found := Shown(tree, place, event).read())
-            if not found:
-                raise Failure(event, "has no histogram; give KEYS, the fields to count by")
+        _show_present(directory, place, event, JsonView() if as_json else PlainView())
         return 0
     if len(keys) > MAX_KEYS:
         raise click.UsageError(f"a histogram has at most {MAX_KEYS} keys, not {len(keys)} ({' '.join(keys)})")
@@ -157,7 +155,7 @@ def hist(
             "-B shows histograms of that instance; KEYS make one in an instance of its own"
         )
     live = not as_json and not once and not command and sys.stdout.isatty()
-    view = JsonView() if as_json else LiveView() if live else PlainView()
+    view: PlainView = JsonView() if as_json else LiveView() if live else PlainView()
     renew_s = interval_s or INTERVAL_S if live else None if once else interval_s
     if once:
         duration_s = duration_s or interval_s or INTERVAL_S
@@ -169,6 +167,8 @@ def hist(
         tree, own = stack.enter_context(running_or_own(directory, has_command=bool(command)))
         surroundings = stack.enter_context(launched(launch, tree, command))
         place = stack.enter_context(own_instance(tree, "hist", returns=not own))
+        if subbuf_size_kb is not None:
+            tree.write_file(place.path("buffer_subbuf_size_kb"), b"%d\n" % subbuf_size_kb)
         counts = _Counts(tree, place, event, view, renew_s)
         asked = WantedEvents(tree, place, [Wanted(event, triggers=(text,))])
         asked.begin(enable=False)
@@ -199,6 +199,14 @@ def hist(
         tell(f"{event}: no such event came{similar_event(event, shown.there)}")
         return status or 1
     return status or asked.finish()
+
+
+def _show_present(directory: str | None, place: Place, event: str, view: PlainView) -> None:
+    with connect(directory, place) as tree:
+        selected(tree, [event])
+        view.show(found := Shown(tree, place, event).read())
+        if not found:
+            raise Failure(event, "has no histogram; give KEYS, the fields to count by")
 
 
 class _Counts:
@@ -236,9 +244,10 @@ class _Counts:
 
     def tell_losses(self) -> None:
         if lost := self._account.lost:
-            large = f", {self._account.too_large} too large for a page" if self._account.too_large else ""
+            large = self._account.too_large
+            where = f", {large} too large for a page (--subbuf-size KB)" if large else ""
             until = AS_FAR_AS_REPORTED if self._came_back else ""
-            tell(f"{lost} records were lost before they could be counted{large}{until}")
+            tell(f"{lost} records were lost before they could be counted{where}{until}")
 
 
 def trigger_text(

@@ -1,15 +1,13 @@
-"""SIZE and TIME of `--flight` and `--switch-output`, spelled as perf does: 64M, 60s; KB of buffers."""
+"""SIZE and TIME of `--flight` and `--switch-output`, spelled as perf does: 64M, 60s."""
 
-import contextlib
 import re
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import attrs
-import click
 
 from utracefs.cli import Parsed
-from utracefs_protocol.text import TIME_UNITS, size_of
+from utracefs_protocol.text import TIME_UNITS
 
 _SIZES: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MAX: Final = 1 << 50
@@ -40,13 +38,3 @@ def amount(text: str, word: str = "") -> Amount:
 
 def amount_type(word: str = "") -> Parsed:
     return Parsed("amount", partial(amount, word=word))
-
-
-class Kilobytes(click.IntRange):
-    """A number of KiB, or a size with a unit: 1408, 100M."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and not value.isdecimal():
-            with contextlib.suppress(ValueError):
-                value = size_of(value) >> 10
-        return super().convert(value, param, ctx)

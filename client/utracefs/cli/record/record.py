@@ -17,18 +17,25 @@ Another format is converted at the end from a trace.dat beside it, which is then
 """
 
 import contextlib
+from collections.abc import Sequence
 from functools import partial
 
 import attrs
 import click
 
-from utracefs.cli import COMMAND_SETTINGS, Failure
-from utracefs.cli.common import check_place, directory_option, duration_option, tell
+from utracefs.cli import COMMAND_SETTINGS, Failure, Parsed
+from utracefs.cli.common import (
+    Kilobytes,
+    check_place,
+    directory_option,
+    duration_option,
+    subbuf_size_option,
+    tell,
+)
 from utracefs.cli.completion import complete_clock, complete_command
 from utracefs.cli.event_options import Wanted, WantedCommand, WantedEvents, wanted_options
 from utracefs.cli.instance_option import Place, instance_option
 from utracefs.cli.losses import AS_FAR_AS_REPORTED, larger_buffer, lost_text, no_room, refused_text
-from utracefs.cli.record.amount import Kilobytes
 from utracefs.cli.record.flight import flight_settings, record_flight
 from utracefs.cli.record.job import Job
 from utracefs.cli.record.options import LongOptions, long_options
@@ -47,6 +54,14 @@ from utracefs.tree.event_names import ALL_USER_EVENTS, select, similar_event
 from utracefs.tree.tracefs import Tracefs
 
 
+def _pids(text: str) -> str:
+    """Check a list of processes; returns it for `set_event_pid`. ValueError."""
+    pids = text.split(",")
+    if not all(pid.isascii() and pid.isdecimal() and int(pid) for pid in pids):
+        raise ValueError(f"{text!r} is not a process such as 4711, or a list of them: 4711,4712")
+    return " ".join(pids)
+
+
 @click.command(cls=WantedCommand, context_settings={**COMMAND_SETTINGS, "allow_interspersed_args": False})
 @directory_option
 @wanted_options("Events to record: SYSTEM:NAME, NAME, or globs; those registered later, too. [default: all]")
@@ -60,6 +75,16 @@ from utracefs.tree.tracefs import Tracefs
     help="Where to write; the ending says the format: .dat, .data (perf), .jsonl, .csv, .json (Chrome),"
     " .pftrace, .parquet, .ctf or / (CTF).",
 )
+@click.option(
+    "-p",
+    "-P",
+    "--pid",
+    "pids",
+    metavar="PID,...",
+    type=Parsed("pids", _pids),
+    multiple=True,
+    help="Only these processes, with all threads and children, or threads. [default: all]",
+)
 @instance_option("Name of the instance to make for this; with --keep: the one to take.")
 @click.option(
     "-b",
@@ -68,13 +93,7 @@ from utracefs.tree.tracefs import Tracefs
     type=Kilobytes(min=1),
     help="Ring buffer of each cpu, in KiB or with a unit: 100M. [default: 1408]",
 )
-@click.option(
-    "--subbuf-size",
-    "subbuf_size_kb",
-    metavar="KB",
-    type=Kilobytes(1, 512),
-    help="Size of a page of the ring buffer, which must hold the largest record. [default: 4]",
-)
+@subbuf_size_option
 @click.option(
     "-k",
     "--clock",
@@ -114,6 +133,7 @@ def record(
     directory: str | None,
     wanted: tuple[Wanted, ...],
     output: str,
+    pids: tuple[str, ...],
     place: Place,
     buffer_size_kb: int | None,
     subbuf_size_kb: int | None,
@@ -141,15 +161,15 @@ def record(
     # Options that contradict each other, before a daemon is started or a file is made.
     if embedded and (directory or not command):
         raise click.UsageError("--embedded goes with a COMMAND and without --dir")
-    if keep and (wanted or buffer_size_kb or subbuf_size_kb or clock or overwrite is not None):
+    if keep and (wanted or pids or buffer_size_kb or subbuf_size_kb or clock or overwrite is not None):
         raise click.UsageError(
-            "--keep uses the instance unchanged: without -e, -b, --subbuf-size, -k and --overwrite"
+            "--keep uses the instance unchanged: without -e, -p, -b, --subbuf-size, -k and --overwrite"
         )
     target = Target(output)
     _check_long(
         long, target, keep=keep, snapshot=snapshot, overwrite=overwrite, buffer_size_kb=buffer_size_kb
     )
-    settings = {} if keep else _settings(target, clock, buffer_size_kb, subbuf_size_kb, overwrite)
+    settings = {} if keep else _settings(target, pids, clock, buffer_size_kb, subbuf_size_kb, overwrite)
     with contextlib.ExitStack() as stack:
         # Signals wait until all that is made here is sure to be removed.
         blocked = stack.enter_context(signals_blocked())
@@ -289,6 +309,7 @@ def _check_long(
 
 def _settings(
     target: Target,
+    pids: Sequence[str],
     clock: str | None,
     buffer_size_kb: int | None,
     subbuf_size_kb: int | None,
@@ -304,6 +325,9 @@ def _settings(
         settings["buffer_size_kb"] = str(buffer_size_kb)
     if overwrite is not None:
         settings["options/overwrite"] = str(int(overwrite))
+    if pids:
+        settings["options/event-fork"] = "1"  # all threads of a process, and its children
+        settings["set_event_pid"] = " ".join(pids)
     settings["options/copy_trace_marker"] = "1"
     if target.is_converted:  # a trace.dat has no processes
         settings["options/record-tgid"] = "1"

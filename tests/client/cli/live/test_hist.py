@@ -152,6 +152,18 @@ def test_an_event_that_comes_later_and_renewing(traced: Cli, eventually: Eventua
     assert process.returncode == 0
 
 
+def test_records_above_the_size_of_a_page(cli: Cli) -> None:
+    program = "import utracefs; utracefs.event('big u32 n; __rel_loc char[] text').emit(1, 'x' * 7000)"
+    words = ("hist", "big", "n")
+    command = ("--", sys.executable, "-c", program)
+    error = cli.run(*words, *command).stderr.decode()
+    assert (
+        "1 records were lost before they could be counted, 1 too large for a page (--subbuf-size KB)" in error
+    )
+    done = cli.run(*words, "--subbuf-size", "8K", *command)
+    assert done.stdout.endswith(b"1 record, 1 entry\n") and not done.stderr, done
+
+
 def test_for_a_while_and_once(traced: Cli) -> None:
     traced.run("reg", "web u16 status")
     for words in (["--duration", "0.2"], ["--once", "--interval", "0.2"]):

@@ -1,9 +1,8 @@
 """SIZE and TIME of the options."""
 
-import click
 import pytest
 
-from utracefs.cli.record.amount import Amount, Kilobytes, amount
+from utracefs.cli.record.amount import Amount, amount
 
 
 @pytest.mark.parametrize(
@@ -57,16 +56,3 @@ def test_words() -> None:
     assert amount("signal", "signal") == Amount("signal")
     with pytest.raises(ValueError, match="or `signal`"):
         amount("signals", "signal")
-
-
-@pytest.mark.parametrize(
-    ("text", "size_kb"), [("1408", 1408), ("64K", 64), ("100M", 100 << 10), ("2G", 2 << 20)]
-)
-def test_kilobytes_and_units(text: str, size_kb: int) -> None:
-    assert Kilobytes(min=1).convert(text, None, None) == size_kb
-
-
-@pytest.mark.parametrize("text", ["0", "0M", "x", "-1", "1X"])
-def test_no_kilobytes(text: str) -> None:
-    with pytest.raises(click.BadParameter):
-        Kilobytes(min=1).convert(text, None, None)

@@ -729,3 +729,27 @@ def test_what_the_program_s_client_refused(traced: Cli) -> None:
 def test_options_that_exclude_each_other(cli: Cli, words: list[str], says: str) -> None:
     assert says in cli.fails("record", *words, "--", "touch", "ran", status=2)
     assert os.listdir(cli.home) == []
+
+
+def test_processes(traced: Cli, eventually: Eventually) -> None:
+    """With all their threads and children."""
+    program = (
+        "import os, threading, utracefs\n"
+        "e = utracefs.event('web u32 n')\n"
+        "input()\n"
+        "thread = threading.Thread(target=e.emit, args=(1,))\n"
+        "thread.start(); thread.join()\n"
+        "pid = os.fork()\n"
+        "e.emit(2 if pid else 3)\n"
+        "utracefs.flush(60)\n"
+        "if pid: os.wait()\n"
+    )
+    words = [sys.executable, "-W", "ignore", "-c", program]
+    with subprocess.Popen(words, env=traced.env, stdin=subprocess.PIPE) as process:
+        recorder = traced.start("record", "-p", f"{process.pid},4194303", "-e", "web")
+        eventually(lambda: "web" in traced.standing(), "it records")
+        traced.run("emit", "web u32 n", "4")
+        process.communicate(b"\n")
+    interrupt(recorder)
+    lines = traced.out("report", "--json").splitlines()
+    assert sorted(json.loads(line)["fields"]["n"] for line in lines) == [1, 2, 3]
