@@ -18,14 +18,16 @@ INCLUDE = HERE.parents[2] / "protocol" / "utracefs_protocol" / "include"
 DATA = 65536
 
 
-@pytest.mark.parametrize("flags", [["-O2"], ["-O1", "-g", "-fsanitize=address,undefined"]])
-@pytest.mark.parametrize(("tsc", "rate"), [(0, 0), (1, 0), (1, 1 << 32)])
-def test_a_producer_in_c_needs_the_headers_and_nothing_else(
-    tmp_path: Path, flags: list[str], tsc: int, rate: int
-) -> None:
-    program = tmp_path / "producer"
-    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", *flags]
+@pytest.fixture(scope="module", params=[["-O2"], ["-O1", "-g", "-fsanitize=address,undefined"]])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("producer") / "producer"
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", *request.param]
     subprocess.run([*command, HERE / "producer.c", "-o", program], check=True)
+    return program
+
+
+@pytest.mark.parametrize(("tsc", "rate"), [(0, 0), (1, 0), (1, 1 << 32)])
+def test_a_producer_in_c_needs_the_headers_and_nothing_else(program: Path, tsc: int, rate: int) -> None:
     size, records = 64 << 10, 1000
     fd = os.memfd_create("ring")
     doorbell = os.eventfd(0, os.EFD_NONBLOCK)
