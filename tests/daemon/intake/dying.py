@@ -1,16 +1,13 @@
-"""Daemons that are killed during the intake: between any two instructions, or at random."""
+"""Daemons that are killed during the intake, between any two instructions."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import mmap
 import os
 import shutil
-import signal
 import struct
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -185,48 +182,3 @@ def stepped_through(
     (tail,) = struct.unpack_from("<Q", contents["journal"], SLOT + 24)
     assert tail == producer.u64(HEAD)
     return judged
-
-
-def killed_again_and_again(
-    begin: Callable[[], Callable[[], object]],
-    folder: Path,
-    producers: Sequence[Producer],
-    fill: Callable[[Producer, int], None],
-    deaths: int,
-    chance: Callable[[int], int],
-) -> None:
-    """So many daemons, one after the other; begin: makes one, in a child, and returns a function that it
-    calls again and again. fill: emit that many records, as many as fit."""
-    with open(folder / "journal", "rb") as file:
-        slots = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    for _ in range(deaths):
-        with _to_be_killed(begin):
-            for producer in producers:
-                fill(producer, (SIZE - producer.u64(HEAD) + producer.u64(TAIL)) // 32)
-            # Killed after taking in about so much, which is visible in the journal.
-            target = producers[0].u64(HEAD) - chance(SIZE)
-            deadline = time.monotonic() + 1
-            while struct.unpack_from("<Q", slots, SLOT + 24)[0] < target and time.monotonic() < deadline:
-                pass
-
-
-@contextlib.contextmanager
-def _to_be_killed(begin: Callable[[], Callable[[], object]]) -> Iterator[None]:
-    ready, ready_w = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            work = begin()
-            os.write(ready_w, b"1")
-            while True:
-                work()
-        finally:
-            os._exit(1)
-    os.close(ready_w)
-    try:
-        assert os.read(ready, 1) == b"1"
-        yield
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(ready)

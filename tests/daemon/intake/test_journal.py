@@ -1,19 +1,16 @@
 """The journal: a daemon killed at any instruction loses and doubles no record, in no instance.
 
-Two judges beside the plain cases. One runs a round of the intake in a child, one machine instruction at a
-time (ptrace), and reads the shared memory after each: the state that a SIGKILL would leave. Each different
-state is adopted and compared with the plain list of emitted records. The other judge kills real children at
-random moments during the intake.
+The judge beside the plain cases runs a round of the intake in a child, one machine instruction at a time
+(ptrace), and reads the shared memory after each: the state that a SIGKILL would leave. Each different state
+is adopted and compared with the plain list of emitted records.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +23,6 @@ from tests.daemon.intake.dying import (
     TAIL,
     Producer,
     copy_ring,
-    killed_again_and_again,
     mapped,
     record,
 )
@@ -219,46 +215,6 @@ def judge(
                 shutil.rmtree(folder)
     finally:
         os.close(copy)
-
-
-# Real kills
-
-
-def test_killed_at_random_again_and_again(folder: Path) -> None:
-    """Fifty daemons, one after the other, two data rings, two instances that take snapshots."""
-    chance = random.Random(5)
-    world = World(folder, size_kb=4096, count=2, instances=2, spare=True)
-    fds = [(os.dup(a), os.dup(b)) for a, b in world.fds()]
-    producers = [Producer(fd) for fd, _ in fds]
-    del world
-    emitted = 0
-
-    def begin() -> Callable[[], None]:
-        daemon = World(folder, fds, count=2, instances=2)
-
-        def work() -> None:
-            daemon.intake.take_in(100)
-            for buffer in daemon.buffers:
-                buffer.swap()
-
-        return work
-
-    def fill(producer: Producer, room: int) -> None:
-        nonlocal emitted
-        producer.emit(b"".join(record(emitted + n) for n in range(room)))
-        emitted += room
-
-    killed_again_and_again(begin, folder, producers, fill, 50, chance.randrange)
-    last = World(folder, fds, count=2, instances=2)
-    last.intake.take_in()
-    assert emitted > 50_000
-    for instance in range(2):
-        numbers = last.numbers(instance)
-        assert len(numbers) == emitted
-        assert sorted(numbers) == list(range(emitted))
-    for pair in fds:
-        for fd in pair:
-            os.close(fd)
 
 
 # The file

@@ -6,11 +6,8 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import random
 import shutil
-import signal
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -179,40 +176,6 @@ def test_killed_at_each_byte(path: Path, act: Act, monkeypatch: pytest.MonkeyPat
     assert [state for state, _ in itertools.groupby(states)] == [before, after]
     assert all(at % WORD == 0 for data, at in writes if len(data) == WORD)
     file.close()
-
-
-def test_killed_at_random(path: Path) -> None:
-    """Whole packets of several pages, in their order, however it ended; the next daemon continues there."""
-    chance = random.Random(7)
-    LogFile.make(path, 64 * PAGE, struct.pack("<I", 0) * 5000).close()
-    last = 0
-    for _ in range(60):
-        pid = os.fork()
-        if not pid:
-            try:
-                file = LogFile.open(path)
-                assert file is not None
-                n = last
-                while True:
-                    n += 1
-                    packet = struct.pack("<I", n) * 5000
-                    assert file.append(packet) or file.replace(packet)
-            finally:
-                os._exit(1)
-        while (found := read_log_file(path)) is not None and struct.unpack("<I", found[0][-4:])[0] == last:
-            time.sleep(0.001)
-        time.sleep(chance.random() * 0.003)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        found = read_log_file(path)
-        assert found is not None
-        numbers = [number for (number,) in struct.iter_unpack("<I", found[0])]
-        assert len(numbers) % 5000 == 0
-        packets = [number for number, _ in itertools.groupby(numbers)]
-        assert [*range(packets[0], packets[0] + len(numbers) // 5000)] == packets
-        assert packets[-1] >= last
-        last = packets[-1]
-    assert last > 60
 
 
 def test_a_larger_one_takes_the_name_when_it_is_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

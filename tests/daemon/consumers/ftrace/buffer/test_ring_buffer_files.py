@@ -52,42 +52,6 @@ def run_child(work: Callable[[], None]) -> int:
     return pid
 
 
-def test_adopting_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
-    """A child appends and reads at full speed until it is killed at a random place."""
-    for attempt in range(5):
-        RingBuffer(1, 8, folder=str(tmp_path))
-        read_end, write_end = os.pipe()
-
-        def work(to: int = write_end) -> None:
-            buffer = RingBuffer.adopt(str(tmp_path))
-            cursor = buffer.cursor(consume=True)
-            for serial in itertools.count():
-                buffer.append(0, serial, entry(serial, 8 + serial % 200))
-                if serial % 8 == 0:
-                    next(cursor)
-                if serial % 100 == 0:
-                    os.write(to, b".")
-
-        pid = run_child(work)
-        try:
-            os.close(write_end)
-            for _ in range(10 + attempt):
-                assert os.read(read_end, 1)
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(read_end)
-        buffer = RingBuffer.adopt(str(tmp_path))
-        stats = buffer.stats(0)
-        records = [(ts, data) for _, ts, data, _ in buffer.cursor()]
-        assert len(records) == stats.entries
-        last = records[-1][0]
-        # one after the other up to the last that was committed; all others were read or overwritten
-        assert all(data == as_stored(entry(ts, 8 + ts % 200)) for ts, data in records)
-        assert stats.entries + stats.overrun + stats.read_events == last + 1
-        assert buffer.append(0, last + 1, entry(last + 1, 8))
-
-
 PTRACE_TRACEME, PTRACE_SINGLESTEP = 0, 9
 
 
