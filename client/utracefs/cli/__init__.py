@@ -304,7 +304,7 @@ _ELSEWHERE: Final = {
     "clear": "`utracefs write trace ''`",
     "convert": "`utracefs export`",
     "data": "`utracefs export`",
-    "evlist": "`utracefs list`",
+    "evlist": "`utracefs list`, or of a recording `utracefs sql FILE`",
     "extract": "`utracefs export --daemon -o FILE`",
     "help": "`utracefs --help`",
     "listen": "`utracefs forward`",

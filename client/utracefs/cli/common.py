@@ -419,13 +419,14 @@ def all_buffers(tree: "Tracefs") -> dict[str, Counter[str]]:
     return found
 
 
-def tell_absent(tree: "Tracefs", patterns: Iterable[str], rest: str, *, globs: bool = False) -> None:
+def tell_absent(tree: "Tracefs", patterns: Iterable[str], rest: str, *, globs: bool = False) -> bool:
     """Print `NAME: no such event REST` for names of events that do not exist, and for globs that match none
-    with `globs`."""
+    with `globs`; returns whether it did."""
     there = available_events(tree)
-    for pattern in patterns:
-        if (globs or not is_glob(pattern)) and not select([pattern], there):
-            tell(f"{pattern}: no such event {rest}{similar_event(pattern, there)}")
+    absent = [one for one in patterns if (globs or not is_glob(one)) and not select([one], there)]
+    for pattern in absent:
+        tell(f"{pattern}: no such event {rest}{similar_event(pattern, there)}")
+    return bool(absent)
 
 
 def standing_events(tree: "Tracefs", place: Place = TOP) -> list[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Final, Literal
@@ -209,9 +210,9 @@ def export(
             )
         _write_live(directory, output, selection, place, duration_s)
         return
-    # Only JSON lines fit a pipe; the other formats are files or directories.
-    if FORMATS[kind].makes and output is None:
-        raise click.UsageError(f"--to {kind} needs -o {FORMATS[kind].makes}")
+    # Text and Perfetto's packets fit a pipe; the other formats are files or directories.
+    if output is None and (FORMATS[kind].makes or (kind == "perfetto" and sys.stdout.isatty())):
+        raise click.UsageError(f"--to {kind} needs -o {FORMATS[kind].makes or 'FILE'}")
     with contextlib.ExitStack() as stack:
         paths = list(files or ["trace.dat"])
         source = ", ".join(paths)

@@ -183,8 +183,8 @@ class _Printing:
             tell(f"{lost} records lost in all, `utracefs status` says of which events")
         if unprinted := self._end.unprinted + bool(self._patterns) * account.unread:
             tell(f"not printed when it ended: {unprinted} more")
-        tell_absent(self._control, self._patterns, "came", globs=True)
-        if self._end.has_opened and not (self._end.has_printed or lost or unprinted):
+        is_absent = tell_absent(self._control, self._patterns, "came", globs=True)
+        if self._end.has_opened and not (self._end.has_printed or lost or unprinted or is_absent):
             tell("no record came" + (f", {account.filtered} filtered out" if account.filtered else ""))
 
 

@@ -5,6 +5,7 @@ import csv
 import errno
 import json
 import os
+import pty
 import re
 import resource
 import shutil
@@ -336,6 +337,15 @@ def test_the_ring_buffer_is_overwritten_meanwhile(
     monkeypatch.setattr("utracefs.cli.run.recorder.Recorder", Slow)
     done = run("--daemon", "--dir", traced.env["UTRACEFS_DIR"], "-o", tmp_path / "now.csv")
     assert re.search(r"now.csv: 0 records, [1-9]\d+ lost$", done.output.rstrip()), done.output
+
+
+def test_packets_are_not_for_a_terminal(file: Path, cli: Cli) -> None:
+    controller, terminal = pty.openpty()
+    process = cli.start("export", str(file), "--to", "perfetto", stdout=terminal)
+    error = process.communicate(timeout=60)[1]
+    os.close(controller)
+    os.close(terminal)
+    assert b"--to perfetto needs -o FILE" in error
 
 
 def test_to_a_device(file: Path) -> None:
