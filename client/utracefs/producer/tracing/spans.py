@@ -88,13 +88,13 @@ def span(what: object, end: Any = None, /, **values: Any) -> Any:  # noqa: F811
     """
     try:
         return _known[what, end, *values].having(tuple(values.values()) if values else None)
-    except (KeyError, TypeError):  # a new one; or it has no hash
-        session = process_session()
-        found = declare(session, what, values, end)
-        if not values or found.begin.fields[2:] == tuple(values):
-            with contextlib.suppress(TypeError):
-                _known[what, end, *values] = found
-        return found
+    except (KeyError, TypeError):
+        pass  # a new one; or it has no hash
+    found = declare(process_session(), what, values, end)
+    if not values or found.begin.fields[2:] == tuple(values):
+        with contextlib.suppress(TypeError):
+            _known[what, end, *values] = found
+    return found
 
 
 def declare(session: Session, what: object, values: dict[str, Any], end: Any = None) -> Span:

@@ -66,6 +66,10 @@ assert second.values == (2,)
 assert utracefs.span("test.spans", order=[]).values == ([],)
 assert second.begin is first.begin
 assert not utracefs.span("test.spans", order=1)(parent_id=5)
+try:
+    utracefs.span(len)
+except TypeError as error:
+    assert error.__context__ is None, "its traceback is about it alone"
 """
 
 
