@@ -178,6 +178,17 @@ def test_a_stream_continues_with_the_next_daemon(
     assert process.returncode == 1
 
 
+def test_other_commands_end_with_the_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]") -> None:
+    process = traced.start("cat", "trace_pipe")
+    traced.run("write", "trace_marker", "a marker")
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith(b"tracing_mark_write: a marker\n")
+    daemon.kill()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1 and error.count(b"\n") == 1, error
+    assert error.endswith(b"; give the command again when a daemon is there\n")
+
+
 def test_streams_exclude_each_other(traced: Cli) -> None:
     traced.run("enable", "--standing", "*")
     process = traced.start("stream")
