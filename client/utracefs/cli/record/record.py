@@ -407,7 +407,7 @@ def _what_came(
     if snapshot:
         # The next daemon counts the records of events from 0 again.
         records += " in the snapshot" if came_back else f" of {summary.recorded} in the snapshot"
-    if any(one.filter for one in wanted):
+    if any(one.filter for one in wanted) or (summary.filtered and not summary.records):  # also by -p
         records += f", {summary.filtered} filtered out"
     of = (summary.recorded - summary.no_room if snapshot else summary.records) + summary.lost
     of = of if summary.lost > summary.no_room else 0

@@ -753,3 +753,7 @@ def test_processes(traced: Cli, eventually: Eventually) -> None:
     interrupt(recorder)
     lines = traced.out("report", "--json").splitlines()
     assert sorted(json.loads(line)["fields"]["n"] for line in lines) == [1, 2, 3]
+    recorder = traced.start("record", "-p", "4194303", "-e", "web")
+    eventually(lambda: "web" in traced.standing(), "it records")
+    traced.run("emit", "web u32 n", "5")
+    assert b"trace.dat: 0 records, 1 filtered out, " in interrupt(recorder)[1]
