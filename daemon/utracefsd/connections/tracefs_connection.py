@@ -283,8 +283,11 @@ class TracefsConnection:
         except TraceError as error:
             parts = [encode_error(request.msgid, error.errno, error.text)]
         except Exception as error:  # noqa: BLE001 - counted and logged
-            self._services.faults.note(error, f"{request.method} for pid {self._peer.pid} failed")
-            parts = [encode_error(request.msgid, errno.EIO, _INTERNAL)]
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                parts = [encode_error(request.msgid, error.errno, "the daemon has no descriptor left")]
+            else:
+                self._services.faults.note(error, f"{request.method} for pid {self._peer.pid} failed")
+                parts = [encode_error(request.msgid, errno.EIO, _INTERNAL)]
         replies = [Reply(part) for part in parts]
         if fds:
             replies[0] = Reply(parts[0], fds)

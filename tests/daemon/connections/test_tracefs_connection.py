@@ -108,6 +108,19 @@ def test_an_unexpected_exception_costs_one_request(talk: Talk, caplog: pytest.Lo
     assert talk.call("read_file", "trace") == b"content"
 
 
+def test_no_descriptor_is_left(
+    talk: Talk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is no mistake of the daemon."""
+
+    def stat(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(talk.tree, "stat", stat)
+    assert talk.fails(errno.EMFILE, "stat", "trace") == "the daemon has no descriptor left"
+    assert not caplog.records
+
+
 class TestHandles:
     @pytest.mark.parametrize("params", [("read", 10), ("write", b"x"), ("close",)])
     def test_not_open(self, talk: Talk, params: tuple[Any, ...]) -> None:
