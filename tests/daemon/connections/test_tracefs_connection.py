@@ -111,7 +111,7 @@ def test_an_unexpected_exception_costs_one_request(talk: Talk, caplog: pytest.Lo
 def test_no_descriptor_is_left(
     talk: Talk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That is no mistake of the daemon."""
+    """The daemon's limit is not a mistake of its own."""
 
     def stat(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
