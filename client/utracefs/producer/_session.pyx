@@ -222,19 +222,23 @@ cdef extern from *:
 cdef void *forking_frame = NULL
 cdef uint64_t forked_at_ns = 0
 cdef bint makes_pending_calls = True
+cdef object hook_multiprocessing = None
 
 
 def _before_fork():
-    global forking_frame, is_main_thread_forking
-    if PY_VERSION_HEX < 0x030C0000:
-        await_warnings()
-        return
-    is_main_thread_forking = gettid() == getpid()
-    with nogil:
-        utb_pause()
+    """Calls Python code only while there is something to do: in a hook of a fork an exception of a signal
+    handler (KeyboardInterrupt) is printed, and lost."""
+    global forking_frame, is_main_thread_forking, hook_multiprocessing
+    if PY_VERSION_HEX >= 0x030C0000:
+        is_main_thread_forking = gettid() == getpid()
+        with nogil:
+            utb_pause()
+        # Not a reference: it is only compared.
+        forking_frame = PyEval_GetFrame()
     await_warnings()
-    # Not a reference: it is only compared.
-    forking_frame = PyEval_GetFrame()
+    if hook_multiprocessing is not None and "multiprocessing.util" in sys.modules:
+        hook_multiprocessing()
+        hook_multiprocessing = None
 
 
 def _after_fork_in_parent():
@@ -264,23 +268,25 @@ cdef bint is_installed = False
 
 def install(
     tell: Callable[[str], None],
-    before_fork: Callable[[], None],
+    hook: Callable[[], None],
     in_child: Callable[[], None],
     at_exit: Callable[[], None],
 ) -> None:
-    """tell(text): logs a warning; called in a thread of its own. before_fork, in_child: called at every fork
-    from now on. at_exit: called by atexit. Only the first call has an effect. No other thread and no signal
-    handler runs during this, so it happens as a whole."""
-    global call_with_warning, is_installed
+    """tell(text): logs a warning; called in a thread of its own. hook: called before the first fork with
+    multiprocessing.util. in_child: called in every child from now on. at_exit: called by atexit. Only the
+    first call has an effect. No other thread and no signal handler runs during this, so it happens as a
+    whole."""
+    global call_with_warning, hook_multiprocessing, is_installed
     if is_installed:
         return
     call_with_warning = tell
+    hook_multiprocessing = hook
     ut_warnings_start_process()
     utb_on_warning(note_warning)
     os.register_at_fork(before=_before_fork)
     if PY_VERSION_HEX >= 0x030C0000:
         os.register_at_fork(after_in_parent=_after_fork_in_parent)
-    os.register_at_fork(before=before_fork, after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_child=_after_fork_in_child)
     os.register_at_fork(after_in_child=in_child)
     atexit.register(at_exit)
     is_installed = True

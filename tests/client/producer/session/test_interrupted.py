@@ -62,3 +62,30 @@ def test_a_declaration_that_is_interrupted_at_each_line(work: Work) -> None:
     places = int(done.stdout)
     assert places > 30
     assert work.numbers() == {place: [0] for place in range(1, places + 1)}
+
+
+def test_an_exception_before_a_fork_is_not_lost(work: Work) -> None:
+    """It would be, with a text on standard error, in a hook that is Python code."""
+    program = """
+import _thread, functools, os, signal
+import utracefs
+
+class Stop(Exception): pass
+
+def stop(*_):
+    raise Stop
+
+signal.signal(signal.SIGUSR1, stop)
+assert utracefs.event("work u32 who; u32 number")
+os.register_at_fork(before=functools.partial(_thread.interrupt_main, signal.SIGUSR1))
+try:
+    if not os.fork():
+        os._exit(0)
+except Stop:
+    print("stopped")
+"""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False, env=environ
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
