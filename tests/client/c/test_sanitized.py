@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.c.building import build
+from tests.client.c.building import sanitized
 from tests.client.c.conftest import Run
 from tests.client.c.programs import started
 from tests.client.c.test_emit import WAYS, of_way
@@ -38,7 +38,7 @@ race:ut_bell_open
 )
 def test_addresses_and_undefined_behaviour(run: Run, scenario: tuple[object, ...], way: str) -> None:
     """(Without the cancelled thread: the sanitizer's own end of a thread is a fault to it.)"""
-    run("emitting", *scenario, folder=build("tests", sanitize="address,undefined"), **of_way(way))
+    run("emitting", *scenario, folder=sanitized("emitting").parents[1], **of_way(way))
 
 
 @WAYS
@@ -56,7 +56,7 @@ def test_races(run: Run, scenario: tuple[object, ...], way: str, tmp_path: Path)
     run(
         "emitting",
         *scenario,
-        folder=build("tests", sanitize="thread"),
+        folder=sanitized("emitting", "thread").parents[1],
         TSAN_OPTIONS=options,
         **of_way(way),
     )
@@ -68,7 +68,7 @@ def test_a_binding(directory: Path, way: str, sanitize: str, tmp_path: Path) -> 
     """Sessions and events come and go while the thread does."""
     (tmp_path / "suppressed").write_text(SUPPRESSED)
     options = f"history_size=7:suppressions={tmp_path / 'suppressed'}"
-    path = build("tests", sanitize=sanitize) / "tests" / "binding"
+    path = sanitized("binding", sanitize)
     with started(path, **of_way(way), TSAN_OPTIONS=options) as program:
         for turn in range(1, 5):
             session = program.number(f"session {directory} 65536")

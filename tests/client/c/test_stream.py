@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.client.c.building import build
+from tests.client.c.building import sanitized
 from tests.client.c.programs import Program, started
 from tests.client.daemons.fake_daemon import wait_for
 from tests.forked import Popen
@@ -37,7 +37,7 @@ NewSession = Callable[..., Session]
 
 @pytest.fixture
 def stream(directory: Path) -> Iterator[Program]:
-    path = build("tests", sanitize="address,undefined") / "tests" / "stream"
+    path = sanitized("stream")
     with started(path, directory) as program:
         yield program
 

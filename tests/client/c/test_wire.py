@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.client.c.building import build
+from tests.client.c.building import sanitized
 from tests.client.c.programs import Program, started
 from utracefs_protocol.connection import encode_notification, encode_request, encode_response
 from utracefs_protocol.messages.data import AdoptRing, EventDeletion, EventRegistration, MmapStatus
@@ -17,7 +17,7 @@ from utracefs_protocol.messages.data import AdoptRing, EventDeletion, EventRegis
 
 @pytest.fixture(scope="module")
 def wire() -> Iterator[Program]:
-    with started(build("tests", sanitize="address,undefined") / "tests" / "wire") as program:
+    with started(sanitized("wire")) as program:
         yield program
 
 

@@ -6,12 +6,12 @@ import subprocess
 
 import pytest
 
-from tests.client.c.building import build
+from tests.client.c.building import sanitized
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_programs(seed: int) -> None:
-    program = build("tests", sanitize="address,undefined") / "tests" / "bpf_fuzz"
+    program = sanitized("bpf_fuzz")
     done = subprocess.run([program, str(seed), "3"], capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     codes, _, ended, complete = (int(part.split()[0]) for part in done.stdout.split(b", ")[:4])
