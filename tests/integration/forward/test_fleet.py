@@ -219,8 +219,10 @@ def test_three_hosts(
     wait_for(lambda: spool.exists() and json.loads(spool.read_text())["records_read"])
     emitted["web2.north"] += hosts[2].emit(1000)
     hosts[2].end(kill=True)
+    killed_ns = spool.stat().st_mtime_ns
     emitted["web0.north"] += hosts[0].emit(1000)
     hosts[2].start()
+    wait_for(lambda: spool.stat().st_mtime_ns > killed_ns)  # it has its handler of SIGTERM
     hosts[2].emit(1, wait=False)
     emitted["web2.north"] += 2  # the records of the two registrations may be recorded, or not
     for host in hosts:
