@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
-import shutil
 import socket
-import struct
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,23 +16,13 @@ import msgpack
 import pytest
 
 from tests.daemon.connections.program import NO_STORE
-from tests.daemon.consumers.stream.plain_reader import PlainReader, Taken
-from tests.daemon.restarting import daemon_in, emit, logged, one_cpu, register
+from tests.daemon.restarting import logged, one_cpu
 from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import encode_request
-from utracefs_protocol.limits import MIN_STREAM_RING
-from utracefs_protocol.messages.tracefs import StreamAttr
 from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.machine.shares import Resource
 from utracefsd.state.log import parse_log
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
 
 
 class Around:
@@ -202,24 +189,3 @@ def test_at_its_end_it_leaves_no_record_unread(
     assert event.tracepoint.emitted == sent > 0
     for client in around.clients:
         client.close()
-
-
-def test_readers_of_streams_take_the_last_records_of_sockets(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also what the last look at the sockets finds, before the connections of readers are ended."""
-    daemon = daemon_in(folder)
-    event = register(daemon, b"last u32 n")
-    stream = daemon.streams.open(StreamAttr((b"last",), size=MIN_STREAM_RING), handle=1)
-    reader = PlainReader(*stream.descriptors())
-    end_connections = daemon.tracefs.close
-
-    def end() -> None:
-        stream.close()
-        end_connections()
-
-    monkeypatch.setattr(daemon.data, "take_in_last", lambda: emit(event, 7))
-    monkeypatch.setattr(daemon.tracefs, "close", end)
-    daemon.close()
-    assert [one.payload for one in reader.take() if isinstance(one, Taken)] == [struct.pack("<I", 7)]
-    reader.close()

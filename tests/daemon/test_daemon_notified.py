@@ -6,9 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +21,6 @@ from utracefsd.connections.port import Port
 from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.events.notifier import ACKNOWLEDGE_NS
 from utracefsd.machine.procfs import read_task
-from utracefsd.machine.shares import Resource
 
 SECOND_NS = 10**9
 ENABLE = "events/user_events/ev/enable"
@@ -127,12 +124,10 @@ class Around:
 
 
 @pytest.fixture
-def around() -> Iterator[Around]:
-    folder = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
+def around(folder: Path) -> Iterator[Around]:
     made = Around(folder)
     yield made
     made.close()
-    shutil.rmtree(folder)
 
 
 def changed(seq: int, *pairs: list[int]) -> list[Any]:
@@ -157,109 +152,6 @@ def test_enable_is_answered_when_all_have_acknowledged(around: Around) -> None:
     deadline_ns = around.daemon.next_deadline_ns()
     assert deadline_ns is None or deadline_ns > around.now_ns + ACKNOWLEDGE_NS
     assert other.call("write_file", ENABLE, b"1", True) == 1, "nothing changes, so nobody is waited for"
-
-
-def test_after_a_second_it_is_answered_all_the_same(around: Around, log: pytest.LogCaptureFixture) -> None:
-    stopped, program, tree = around.program(), around.program(), around.administrator()
-    msgid = tree.enable(True)
-    around.turn()
-    program.written(1)
-    around.turn()
-    assert around.daemon.next_deadline_ns() == SECOND_NS + ACKNOWLEDGE_NS
-    around.at(SECOND_NS + ACKNOWLEDGE_NS - 1)
-    assert tree.heard() == []
-    around.at(SECOND_NS + ACKNOWLEDGE_NS)
-    assert tree.heard() == [[1, msgid, None, 1]]
-    assert f"within 1000 ms by pid {os.getpid()}:" in log.text
-    program.heard()
-    msgid = tree.enable(False)
-    around.turn()
-    assert tree.heard() == []
-    program.written(2)
-    around.turn()
-    assert tree.heard() == [[1, msgid, None, 1]], "who is overdue is not waited for"
-    assert stopped.heard() == [changed(1, [0, 1])]
-    stopped.written(1)
-    around.turn()
-    assert stopped.heard() == [changed(2, [0, 0])]
-    stopped.written(2)
-    around.turn()
-    msgid = tree.enable(True)
-    around.turn()
-    program.written(3)
-    around.turn()
-    assert tree.heard() == [], "it has answered, so it is waited for again"
-    stopped.written(3)
-    around.turn()
-    assert tree.heard() == [[1, msgid, None, 1]]
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
-        ("set_event", "user_events:ev"),
-        ("events/enable", "1"),
-        ("events/user_events/ev/trigger", "traceoff"),
-        ("instances/other/events/user_events/ev/enable", "1"),
-    ],
-)
-def test_whatever_attaches_waits(around: Around, path: str, text: str) -> None:
-    program, tree = around.program(), around.administrator()
-    tree.call("mkdir", "instances/other")
-    msgid = tree.send("write_file", path, text.encode(), True)
-    around.turn()
-    assert tree.heard() == []
-    assert program.heard() == [changed(1, [0, 1])]
-    program.written(1)
-    around.turn()
-    assert tree.heard() == [[1, msgid, None, len(text)]]
-
-
-def test_perf_and_the_end_of_an_instance_wait(around: Around) -> None:
-    program, tree = around.program(), around.administrator()
-    tree.call("mkdir", "instances/other")
-    steps: list[tuple[str, list[Any], int]] = [
-        ("perf_event_open", [{"name": "user_events:ev"}], 1),
-        ("close", [1], 0),
-        ("write_file", ["instances/other/events/user_events/ev/enable", b"1", True], 1),
-        ("rmdir", ["instances/other"], 0),
-    ]
-    for seq, (method, params, state) in enumerate(steps, 1):
-        tree.send(method, *params)
-        around.turn()
-        assert tree.heard() == []
-        assert program.heard() == [changed(seq, [0, state])]
-        program.written(seq)
-        around.turn()
-        [[_, _, error, _]] = tree.heard()
-        assert error is None
-
-
-def test_on_behalf_of_a_process(around: Around) -> None:
-    task = read_task(os.getppid())
-    assert task is not None
-    mount = Client(around, around.daemon.data)
-    around.clients.append(mount)
-    process = {"pid": os.getppid(), "start_time": task.start_time, "uid": 54321, "gid": 1}
-    mount.call("open_for", process)
-    assert mount.call("DIAG_IOCSREG", {"name_args": "ev u32 a"})["write_index"] == 0
-    shares = around.daemon.shares
-    assert shares.held(Resource.CONNECTIONS, 54321) == shares.held(Resource.EVENTS, 54321) == 1
-    assert shares.total(Resource.CONNECTIONS) == 1
-    tree = around.administrator()
-    tree.call("write_file", ENABLE, b"1", True)
-    assert mount.call("write", bytes(8), os.getpid()) == 8
-    assert mount.call("write", bytes(8)) == 8
-    trace = tree.call("read_file", "trace").decode().splitlines()
-    own = read_task(os.getpid())
-    assert own is not None
-    assert trace[-2].split("-")[0].strip() == own.comm.decode()
-    assert f"-{os.getpid()} " in trace[-2]
-    assert f"{task.comm.decode()}-{os.getppid()} " in trace[-1]
-    msgid = mount.send("open_for", process)
-    around.turn()
-    [[_, answered, error, _]] = mount.heard()
-    assert (answered, error[0]) == (msgid, errno.EBUSY)
 
 
 def test_what_is_withheld_is_answered_before_a_broken_byte(around: Around) -> None:

@@ -21,7 +21,7 @@ from utracefs_protocol.limits import MIN_DATA_RING
 from utracefsd.intake._data_ring import DataRing
 from utracefsd.intake._giving_back import GivingBack
 from utracefsd.intake._index_table import IndexTable
-from utracefsd.intake.rings import KnownRing, Rings, name_of
+from utracefsd.intake.rings import KnownRing, Rings
 from utracefsd.machine import closing
 from utracefsd.machine.peer import Peer
 from utracefsd.machine.shares import Resource, Shares
@@ -117,47 +117,6 @@ def test_a_ring_that_does_not_come_back_is_reported(bells: Bells) -> None:
     rings.adopt(IndexTable(), bells.peer, *copies(made.fd, made.doorbell), lambda error: None)
     assert told[1:] == [([20], -1)]
     assert rings.nr_missing == 0
-    rings.close()
-
-
-class Store:
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.limit = 4
-
-    def keep(self, name: str, fd: int) -> bool:
-        self.names.add(name)
-        return True
-
-    def drop(self, name: str) -> None:
-        self.names.discard(name)
-
-
-def test_places_in_the_store_are_shared_out() -> None:
-    """One user takes half of them at most, and a ring without a place gets the next free one."""
-    shares, store = Shares(in_all={Resource.STORED_RINGS: 4}), Store()
-    rings = Rings(1, FakeRingServices(shares=shares), store, JOURNAL)
-
-    def create(uid: int, number: int) -> list[DataRing]:
-        peer = Peer(pid=os.getpid(), uid=uid, gid=uid, privileged=False, share=uid)
-        return [adopt_new(rings, IndexTable(), peer, SIZE, lambda error: None) for _ in range(number)]
-
-    def held() -> tuple[int, int]:
-        return shares.held(Resource.STORED_RINGS, 1000), shares.held(Resource.STORED_RINGS, 1001)
-
-    hostile = create(1000, 10)
-    honest = create(1001, 2)
-    assert held() == (2, 1)
-    assert rings.nr_unstored == 9
-    rings.drop(honest[0])
-    assert held() == (2, 1)
-    assert name_of(honest[1].key) in store.names
-    for ring in hostile[1:]:
-        rings.drop(ring)
-    assert held() == (1, 1)
-    for ring in (hostile[0], honest[1]):
-        rings.drop(ring)
-    assert not store.names
     rings.close()
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import errno
 import mmap
-import shutil
 import struct
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +29,6 @@ from utracefsd.consumers.ftrace.hist.program import compile_definition
 EVENT = parse(b"h u32 id; s16 sv; char[8] name; __rel_loc char[] msg; __data_loc char[] dl; u64 big")
 PACK = Layout(EVENT.fields).pack
 MASK = (1 << 64) - 1
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="utracefs-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
 
 
 def make(text: bytes) -> Hist:
