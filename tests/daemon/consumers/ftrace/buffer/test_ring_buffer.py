@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.daemon.consumers.ftrace.buffer.ring_model import HEADER, ModelCpu, as_stored, entry, fill
+from tests.daemon.consumers.ftrace.buffer.ring_model import HEADER, ModelCpu, entry, fill
 from tests.protocol.pages.page_writer import decode_page
 from utracefsd.consumers.ftrace.buffer._ring_buffer import RingBuffer
 from utracefsd.consumers.ftrace.buffer.stats import BufferStats
@@ -243,19 +243,6 @@ def test_overwrite_drops_the_oldest_sub_buffer_whole() -> None:
     assert buffer.stats(0) == BufferStats(0, 442, 0, 0, 1568, 0, 158)
 
 
-def test_overwrite_off_keeps_the_old_records() -> None:
-    buffer = RingBuffer(1, 8)
-    buffer.overwrite = False
-    assert fill(buffer, 600) == 189
-    assert buffer.stats(0).dropped_events == 411
-    assert buffer.stats(0).overrun == 0
-    assert HEADER.unpack_from(next(buffer.cursor(consume=True))[2])[0] == 0
-    # reading took a page off the ring: recording continues, and nothing is reported lost
-    assert buffer.append(0, 5000, entry(1, 60))
-    *_, last = buffer.cursor(consume=True)
-    assert last[1:] == (5000, as_stored(entry(1, 60)), 0)
-
-
 def test_the_smallest_record_takes_16_bytes() -> None:
     buffer = RingBuffer(1, 8)
     buffer.append(0, 5, entry(1, 8))
@@ -273,23 +260,6 @@ def test_the_header_and_payload_of_the_specification() -> None:
     assert page[16:44] == bytes.fromhex("06000000") + data
 
 
-@pytest.mark.parametrize(
-    ("delta", "size"), [((1 << 27) - 1, 28), (1 << 27, 36), (311775975, 36), (1 << 50, 36)]
-)
-def test_a_long_delta_gets_a_time_extend(delta: int, size: int) -> None:
-    buffer = RingBuffer(1, 8)
-    buffer.append(0, 100, entry(1, 24))
-    buffer.append(0, 100 + delta, entry(2, 24))
-    assert buffer.stats(0).bytes == 28 + size
-    assert [ts for _, ts, _, _ in buffer.cursor()] == [100, 100 + delta]
-    # Read in the smallest pieces: the extend stays with its record, the page has the time of the one before.
-    pages = [buffer.read_page(0, 16 + length) for length in (28, 27, size - 1, size)]
-    assert pages[1:3] == [b"", b""]
-    assert pages[0] is not None and pages[3] is not None
-    assert decode_page(pages[3]).timestamp == 100
-    assert [r.ts for r in decode_page(pages[3]).records] == [100 + delta]
-
-
 def test_the_extend_that_a_kernel_wrote_in_bytes() -> None:
     buffer = RingBuffer(1, 8)
     buffer.append(0, 0, entry(1, 24))
@@ -297,35 +267,6 @@ def test_the_extend_that_a_kernel_wrote_in_bytes() -> None:
     page = buffer.read_page(0, 4096)
     assert page is not None
     assert struct.unpack_from("<III", page, 16 + 28) == (43340519 << 5 | 30, 2, 6)
-
-
-def test_an_extend_never_parts_from_its_record() -> None:
-    """Space for the record alone, but not with the extend: both go to the next page, where none is needed."""
-    buffer = RingBuffer(1, 8)
-    buffer.append(0, 10, entry(1, 4080 - 8 - 32))
-    buffer.append(0, 10 + (1 << 27), entry(2, 24))
-    pages = [buffer.read_page(0, 4096) for _ in range(2)]
-    assert [decode_page(page).timestamp for page in pages if page] == [10, 10 + (1 << 27)]
-    assert pages[1] is not None and struct.unpack_from("<I", pages[1], 16)[0] == 6
-
-
-def test_padding_at_the_page_end_lies_behind_commit() -> None:
-    buffer = RingBuffer(1, 8)
-    fill(buffer, 64)
-    page = buffer.read_page(0, 4096)
-    assert page is not None
-    assert struct.unpack_from("<Q", page, 8)[0] == 4032
-    assert not any(page[16 + 4032 :])
-
-
-@pytest.mark.parametrize("size_kb, shown", [(1, 7), (8, 11), (16, 19), (64, 67), (100, 103), (1408, 1410)])
-def test_sizes(size_kb: int, shown: int) -> None:
-    buffer = RingBuffer(2, 1)
-    assert [buffer.size_kb(cpu) for cpu in range(2)] == [7, 7]
-    buffer.resize(size_kb)
-    assert [buffer.size_kb(cpu) for cpu in range(2)] == [shown, shown]
-    buffer.resize(1)
-    assert buffer.size_kb(1) == 7
 
 
 @pytest.mark.parametrize("order", range(8))
@@ -340,30 +281,6 @@ def test_sub_buffers_up_to_512_kib(order: int) -> None:
     page = buffer.read_page(0, size)
     assert page is not None
     assert [r.data for r in decode_page(page).records] == [largest]
-
-
-def test_the_watermark_of_nine_pages() -> None:
-    buffer = RingBuffer(1, 32)
-    assert buffer.nr_subbufs(0) == 9
-    assert buffer.percent_full(0) == 0
-    for count, percent in ((1, 11), (62, 11), (1, 22), (63 * 3, 55), (63 * 9, 100)):
-        fill(buffer, count)
-        assert buffer.percent_full(0) == percent
-    buffer.clear()
-    fill(buffer, 1)
-    next(buffer.cursor(consume=True))
-    fill(buffer, 1)
-    assert buffer.percent_full(0) == 0  # the writer is on the reader page
-
-
-def test_lost_without_room_for_the_number() -> None:
-    buffer = RingBuffer(1, 1)
-    for i in range(4):
-        buffer.append(0, i, entry(i, 4072))  # each fills a page to its last byte
-    page = buffer.read_page(0, 4096)
-    assert page is not None
-    assert struct.unpack_from("<Q", page, 8)[0] == 0x80000000 | 4080
-    assert decode_page(page).missed_events == -1
 
 
 def test_pages_of_a_walk_end_where_it_began_and_say_what_was_overwritten() -> None:
@@ -437,27 +354,3 @@ def test_no_memory_leaves_the_ring_as_it_was() -> None:
         buffer.resize(1 << 62, 1)
     assert buffer.entries() == 100
     assert buffer.size_kb(0) == 11
-
-
-# ---- losses before the buffer ----
-
-
-def test_a_mark_in_the_pages() -> None:
-    buffer = RingBuffer(1, 64)
-    fill(buffer, 3)
-    buffer.mark_lost(0, 7)
-    assert buffer.stats(0).entries == 3
-    fill(buffer, 100)
-    pages = [decode_page(page) for page in iter(lambda: buffer.read_page(0, 4096), None) if page]
-    assert [(len(page.records), page.missed_events) for page in pages] == [(3, 0), (63, 7), (37, 0)]
-
-
-def test_a_full_page_leaves_room_for_the_number() -> None:
-    """The last record comes with the next read: a number is worth more than a page that is full."""
-    buffer = RingBuffer(1, 64)
-    fill(buffer, 1)
-    buffer.mark_lost(0, 5)
-    for i in range(255):
-        buffer.append(0, 2000 + i, entry(i, 8))  # 16 bytes each: the page has no byte left
-    pages = [decode_page(page) for page in iter(lambda: buffer.read_page(0, 4096), None) if page]
-    assert [(len(page.records), page.missed_events) for page in pages] == [(1, 0), (254, 5), (1, 0)]
