@@ -307,17 +307,6 @@ def test_numbers_that_mean_no_event_are_not_counted(world: World) -> None:
     assert world.seen.probe.lost == 0xFFFFFFFF
 
 
-def test_an_uncommitted_record_stops_the_ring_until_it_is_committed(world: World) -> None:
-    producer = world.producers[0]
-    producer.emit(0, number(1), 1)
-    producer.emit(0, number(2), 2, word=8)
-    producer.emit(0, number(3), 3)
-    assert world.intake.take_in() == 1
-    struct.pack_into("<I", producer.memory, DATA + 32, COMMITTED | 8)
-    assert world.intake.take_in() == 2
-    assert world.seen.numbers() == [1, 2, 3]
-
-
 def test_a_dead_producer_s_open_record_is_stepped_over(world: World) -> None:
     producer, ring = world.producers[0], world.rings[0]
     producer.emit(0, number(1), 1)
