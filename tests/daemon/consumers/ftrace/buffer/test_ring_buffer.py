@@ -7,7 +7,7 @@ time. After any of them the process may "die": the model continues, the buffer i
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 import pytest
@@ -302,6 +302,44 @@ def test_pages_of_a_walk_end_where_it_began_and_say_what_was_overwritten() -> No
         buffer.append(0, 3000 + i, entry(800 + i, 60))
     page = cursor.page()
     assert page is not None and decode_page(page).missed_events == -1
+
+
+def add(buffer: RingBuffer, sizes: Iterable[int]) -> None:
+    for size in sizes:
+        assert buffer.append(0, 1, entry(0, size))
+
+
+def pages_of(buffer: RingBuffer) -> list[tuple[int, int]]:
+    """Losses and records of each page; takes them."""
+    pages = map(decode_page, iter(lambda: buffer.read_page(0, 4096) or b"", b""))
+    return [(page.missed_events, len(page.records)) for page in pages]
+
+
+def test_marks_of_overwritten_sub_buffers_are_with_the_next() -> None:
+    buffer = RingBuffer(1, 8)
+    for n in (7, 8, 9):  # two of them are overwritten
+        buffer.mark_lost(0, n)
+        add(buffer, [60] * 63)
+    add(buffer, [60] * 64)
+    assert pages_of(buffer) == [(126 + 7 + 8 + 9, 63), (0, 63), (0, 1)]
+
+
+def test_marks_while_it_is_full_wait_for_the_next_record() -> None:
+    buffer = RingBuffer(1, 8)
+    buffer.overwrite = False
+    add(buffer, [60] * 63 * 3)
+    buffer.mark_lost(0, 3)
+    buffer.mark_lost(0, 4)
+    assert buffer.read_page(0, 4096)
+    add(buffer, [60])
+    assert pages_of(buffer) == [(0, 63), (0, 63), (7, 1)]
+
+
+def test_the_number_of_lost_records_fits_into_the_last_8_bytes() -> None:
+    buffer = RingBuffer(1, 8)
+    buffer.mark_lost(0, 5)
+    add(buffer, [60] * 63 + [36])
+    assert pages_of(buffer) == [(5, 64)]
 
 
 def test_a_cursor_keeps_its_buffer() -> None:
