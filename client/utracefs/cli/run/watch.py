@@ -80,6 +80,8 @@ class Watch(Generic[R]):
         """Suppresses the loss of the connection in its block; `error` has it afterwards."""
         try:
             yield
+        except BrokenPipeError:
+            raise  # of our own output: that of a connection is ConnectionResetError (Rpc)
         except (ConnectionError, TimeoutError) as error:
             self.error = self.error or error
 

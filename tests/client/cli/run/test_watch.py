@@ -77,6 +77,8 @@ def test_the_end_finds_the_next_daemon(found: list[bool]) -> None:
     assert watch.error is None and found == []
 
 
-def test_other_errors_pass() -> None:
-    with pytest.raises(PermissionError):
-        Watch(Steps(PermissionError()), Asked()).step()  # type: ignore[arg-type]
+@pytest.mark.parametrize("error", [PermissionError(), BrokenPipeError()])
+def test_other_errors_pass(error: OSError) -> None:
+    """A closed pipe is that of the output."""
+    with pytest.raises(type(error)):
+        Watch(Steps(error), Asked(), lambda: True).step()  # type: ignore[arg-type]
