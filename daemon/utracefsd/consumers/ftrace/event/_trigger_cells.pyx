@@ -167,8 +167,11 @@ cdef class Cells:
         self.one(index).value = value
 
     def keep(self, index: int, key: int) -> bool:
-        """Keep using a cell that a log names; returns whether it still is that cell."""
+        """Keep using a cell that a log names; returns whether it still is that cell. In place of a lost file
+        keys begin anew, so a cell that was given out since then may have the same one."""
         if not 0 < index <= self.room or (<tc_cell *>tc_at(self.header, index)).key != key or key == 0:
+            return False
+        if index in self.given:
             return False
         self.given.add(index)
         return True

@@ -46,6 +46,13 @@ def test_the_limit(tmp_path: Path) -> None:
     assert Cells().limit == MAX_CELLS
 
 
+def test_a_cell_of_a_lost_file_is_not_kept_for_two() -> None:
+    """Keys begin anew, and a log may name what another trigger has just been given."""
+    cells = Cells()
+    index = cells.give(1)
+    assert not cells.keep(index, cells.key(index))
+
+
 def test_a_successor_continues_with_the_kept_cells(tmp_path: Path) -> None:
     path = tmp_path / "cells"
     cells = Cells(path)
@@ -127,12 +134,13 @@ def test_a_trigger_has_a_cell_until_it_is_closed() -> None:
         assert trigger.count
 
 
-def test_it_continues_with_its_former_cell() -> None:
-    cells = Cells()
+def test_it_continues_with_its_former_cell(tmp_path: Path) -> None:
+    cells = Cells(tmp_path / "cells")
     before = Trigger(cells, 5)
     cells.set_value(before.cell, 3)
-    assert Trigger(cells, 5, kept=(before.cell, before.key)).count == 3
-    assert Trigger(cells, 5, kept=(before.cell, before.key + 1)).count == 5, "it is another trigger's by now"
+    heir = Cells(tmp_path / "cells")
+    assert Trigger(heir, 5, kept=(before.cell, before.key + 1)).count == 5, "it is another trigger's by now"
+    assert Trigger(heir, 5, kept=(before.cell, before.key)).count == 3
 
 
 def test_what_makes_it_wait_for_the_record() -> None:
