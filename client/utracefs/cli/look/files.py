@@ -177,7 +177,8 @@ class _Printing:
         try:
             account = self._ledger.read()
         except (ConnectionError, TimeoutError):
-            tell("no daemon came back; later records are missing")
+            # There may be one since the last attempt.
+            tell("ended before the next daemon was found; later records are missing")
             return
         if lost := account.lost + account.overrun:
             tell(f"{lost} records lost in all, `utracefs status` says of which events")

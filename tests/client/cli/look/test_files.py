@@ -178,6 +178,18 @@ def test_a_stream_continues_with_the_next_daemon(
     assert process.returncode == 1
 
 
+def test_a_stream_that_ends_before_the_next_daemon(
+    traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
+) -> None:
+    process = traced.start("stream", "kept")
+    eventually(lambda: "kept" in shown(traced, f"{own(process)}/standing_events"), "stream began")
+    daemon.kill()
+    assert process.stderr is not None
+    assert process.stderr.readline().endswith(b"; waiting for the next\n")
+    _, error = interrupt(process)
+    assert error.endswith(b"utracefs: ended before the next daemon was found; later records are missing\n")
+
+
 def test_other_commands_end_with_the_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]") -> None:
     process = traced.start("cat", "trace_pipe")
     traced.run("write", "trace_marker", "a marker")
