@@ -196,11 +196,14 @@ def test_passed_on(via: str, user: int, daemon: DaemonProcess, tmp_path: Path) -
         assert taker.ask("reg given u32 n") == 0
         wait_for(lambda: taker.ask("word") == 1, "told")
         lines = (there.tree / "trace").read_text().splitlines()
-        numbers = [line.split(": ")[-1] for line in lines if "given" in line]
+        records = [
+            (line.split(": ")[-1], line.partition("[")[0].strip().rpartition("-")[2])
+            for line in lines
+            if "given" in line
+        ]
         # (With the preload library the first may wait for its registration, and the second does not.)
-        assert (numbers if via == "mount" else sorted(numbers)) == ["n=0x7 (7)", "n=0x8 (8)"]
-        by = [line.partition("[")[0].strip().rpartition("-")[2] for line in lines if "given" in line]
-        assert by == [str(taker.process.pid), str(giver.process.pid)]
+        expected = [("n=0x7 (7)", str(taker.process.pid)), ("n=0x8 (8)", str(giver.process.pid))]
+        assert (records if via == "mount" else sorted(records)) == expected
         assert taker.ask("unreg") == 0
         assert taker.ask("word") == 0
         assert giver.ask("word") == 1
