@@ -35,7 +35,7 @@ need = @$(1) >/dev/null 2>&1 || { \
 	fi; \
 	$(1) >/dev/null 2>&1 || { echo "utracefs: please install the Debian package $(2): apt install $(2)" >&2; exit 1; }; }
 
-.PHONY: all build debug demo test ci lint check coverage assertions others suite machines fresh soak simulate bench bpftrace-versions sanitize docs reference screenshots wheels deb clean tools test-tools ci-tools
+.PHONY: all build debug demo test ci lint check coverage assertions others fresh soak simulate bench bpftrace-versions sanitize docs reference screenshots wheels deb clean tools test-tools ci-tools
 
 all: build
 
@@ -148,21 +148,13 @@ simulate: build $(VENV)/.developer
 
 test: lint check
 
-# A seed of its own, since whether a change passes must not be left to chance. Lint and the machines, which install
-# packages, have one processor's work, and the tests wait. Others installs the C client anew: nothing runs beside it.
+# A seed of its own, since whether a change passes must not be left to chance. A fresh machine runs the tests that
+# may lack something there: those of judges. It takes the wheel that is built here; -O0 compiles in half the time.
 ci:
-	$(MAKE) -j2 build $(VENV)/.judges ci-tools
-	$(MAKE) -j3 suite machines lint
+	$(MAKE) -j2 lint $(VENV)/.judges ci-tools
+	$(BIN)/python -m pytest -q --ci -n $(WORKERS)
 	$(MAKE) others
 	$(MAKE) soak SECONDS=60 SOAK='--seed test'
-
-# Programs of the tests are built by make, too, and these options are not for them.
-suite: build $(VENV)/.judges ci-tools
-	MAKEFLAGS= $(BIN)/python -m pytest -q --ci -n $(WORKERS)
-
-# A fresh machine runs the tests that may lack something there: those of judges. It takes the wheel that is built
-# here; -O0 compiles in half the time.
-machines: build $(VENV)/.judges
 	QUICK=1 $(BIN)/python wheels.py build/wheels $$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 	QUICK=1 WHEELS=build/wheels $(MAKE) fresh STEPS='demo check python user'
 
