@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,6 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
         print("no mount namespace: /dev/shm is the machine's and is never filled")
         report.counts["runs without a /dev/shm of their own"] += 1
     faulthandler.enable()
+    # With `&` in a script it is ignored; then recorders, which an interrupt ends, would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     failed = False
     with tempfile.TemporaryDirectory(prefix="utracefs-soak-") as folder:
         os.chmod(folder, 0o755)
