@@ -120,15 +120,13 @@ def stream(
         # A second connection: the first one waits for records at the end.
         control = stack.enter_context(connect(directory, place))
         end = stack.enter_context(_ended_by_signals(duration_s))
-        asked = WantedEvents(control, place, ())
         if wanted:
             place = stack.enter_context(own_instance(control, "stream", returns=True))
-        printing = _Printing(control, place, file, [one.pattern for one in wanted], end)
+        asked = WantedEvents(control, place, wanted)
+        printing = _Printing(control, place, file, [one.pattern for one in wanted], asked, end)
+        stack.callback(printing.tell_what_is_missing)  # also if a signal comes while events are enabled
         if wanted:
-            asked = WantedEvents(control, place, wanted)
             asked.begin()
-        stack.callback(printing.tell_what_is_missing)
-        printing.asked = asked
         printing.tell_what_it_waits_for()
         watch = Watch(printing, asked, partial(come_back, control, *([place] if wanted else [])))
         while (seconds := watch.step()) is not None:
@@ -141,15 +139,21 @@ class _Printing:
     """Prints an instance's records. patterns: of the events of an own instance; none: it is another's."""
 
     def __init__(
-        self, control: Tracefs, place: Place, file: str, patterns: Sequence[str], end: "_End"
+        self,
+        control: Tracefs,
+        place: Place,
+        file: str,
+        patterns: Sequence[str],
+        asked: WantedEvents,
+        end: "_End",
     ) -> None:
         self._control = control
         self._place = place
         self._file = file
         self._patterns = patterns
+        self._asked = asked
         self._end = end
         self._ledger = Ledger(control, place)
-        self.asked = WantedEvents(control, place, ())
 
     def tell_what_it_waits_for(self) -> None:
         if self._patterns:
@@ -162,7 +166,7 @@ class _Printing:
 
     def step(self) -> None:
         """Until the end of the connection."""
-        with _checked(self.asked, self._ledger), Tracefs(self._control.directory) as tree:
+        with _checked(self._asked, self._ledger), Tracefs(self._control.directory) as tree:
             _print_records(tree, self._place.path(self._file), self._end)
 
     def come_back(self) -> None:
