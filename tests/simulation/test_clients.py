@@ -74,6 +74,15 @@ FOUND: dict[str, list[Step]] = {
         ("emit", 0, 1, 3, 0),
         ("look", 0),
     ],
+    "records of an event that is declared after the connection was lost go into a ring that is being left": [
+        ("program", 0),
+        ("declare", 0, 0),
+        ("settled", 2),
+        ("no_room", 2),
+        ("cover", 0, 0),
+        ("declare", 0, 1),
+        ("emit", 0, 1, 5, 0),
+    ],
     "a flush behind a record that was not committed at the last one does not wait for it": [
         ("program", 0),
         ("declare", 0, 0),

@@ -176,12 +176,19 @@ int ut_reg_number_last(struct ut_reg *reg)
 	return error;
 }
 
+int ut_reg_is_too_new(const struct ut_reg *reg)
+{
+	const struct ut_session *s = reg->session;
+
+	return reg->state == UT_TO_ASK && !ut_is_connected(s->state) && ut_outlets[s->ring].was_read;
+}
+
 void ut_reg_place(struct ut_reg *reg)
 {
 	const struct ut_session *s = reg->session;
 
 	/* (A child of an older daemon counts records before the answer in its parent's ring.) */
-	if (s->ring && reg->number != UT_NO_NUMBER && reg->state != UT_REFUSED &&
+	if (s->ring && reg->number != UT_NO_NUMBER && reg->state != UT_REFUSED && !ut_reg_is_too_new(reg) &&
 	    (reg->state == UT_ANSWERED || !s->parents || ut_has_numbers(s)))
 		atomic_store(&reg->place, ut_place(s->ring, reg->number));
 }

@@ -168,8 +168,9 @@ def test_a_stream_continues_with_the_next_daemon(
         eventually(lambda: "to the tree: 3 of" in traced.out("cat", "daemon_stats"), "it is connected")
         traced.run("emit", "kept", "2")
         assert process.stdout.readline().endswith(b"kept: a=0x2 (2)\n")
-        next_daemon.signal(signal.SIGINT)  # leaves nothing
-        next_daemon.stop()
+        assert next_daemon.process is not None
+        next_daemon.process.send_signal(signal.SIGINT)  # leaves nothing
+        next_daemon.process.wait(60)
         with running(traced.home / "d"):
             _, error = process.communicate(timeout=60)
     lines = error.decode().splitlines()
