@@ -243,6 +243,11 @@ def peer_pid(sock: socket.socket) -> int:
     return pid
 
 
+def exists(pid: int | str) -> bool:
+    """Whether there is a process, or thread, of this number."""
+    return os.path.exists(f"/proc/{pid}")
+
+
 def connect(directory: str | None, place: Place = TOP, *, hello_s: float = HELLO_S) -> "Tracefs":
     """Connect to the tree. Failure, with what to do, without a daemon or without such an instance; NoAnswer
     after hello_s."""

@@ -3,11 +3,11 @@
 event_counts ──▶ counts of each (event, process) ──▶ difference to the last ones / time ──▶ Row
 """
 
-import os
 from collections.abc import Callable, Iterable
 
 import attrs
 
+from utracefs.cli.common import exists
 from utracefs_protocol.text import text_of
 
 BOTH, EVENTS, PROCESSES = "both", "event", "process"
@@ -63,14 +63,10 @@ def parse_counts(text: bytes) -> list[Count]:
     return found
 
 
-def _lives(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
-
-
 class Rates:
     """Computes rates of successive counts. lives: whether a process of that number exists."""
 
-    def __init__(self, lives: Callable[[int], bool] = _lives) -> None:
+    def __init__(self, lives: Callable[[int], bool] = exists) -> None:
         self._lives = lives
         self._before: dict[tuple[str, int], Count] = {}
         self._time: float | None = None

@@ -29,6 +29,7 @@ from utracefs.cli.common import (
     check_place,
     directory_option,
     duration_option,
+    exists,
     subbuf_size_option,
     tell,
 )
@@ -52,6 +53,9 @@ from utracefs.cli.tables import counted, sized
 from utracefs.recordings.partial_files import dumped_name
 from utracefs.tree.event_names import ALL_USER_EVENTS, select, similar_event
 from utracefs.tree.tracefs import Tracefs
+
+_LOOK_S = 0.5
+"""Interval of looking whether the processes of -p have ended."""
 
 
 def _pids(text: str) -> str:
@@ -83,7 +87,8 @@ def _pids(text: str) -> str:
     metavar="PID,...",
     type=Parsed("pids", _pids),
     multiple=True,
-    help="Only these processes, with all threads and children, or threads. [default: all]",
+    help="Only these processes, with all threads and children, or threads; without COMMAND until the last"
+    " one ends. [default: all]",
 )
 @instance_option("Name of the instance to make for this; with --keep: the one to take.")
 @click.option(
@@ -203,10 +208,11 @@ def record(
         )
         if long.flight:
             return record_flight(job)
-        return _record(job, keep=keep, snapshot=snapshot, own=own)
+        ends = not command and any(map(exists, " ".join(pids).split()))
+        return _record(job, keep=keep, snapshot=snapshot, own=own, ends_with_pids=ends)
 
 
-def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
+def _record(job: Job, *, keep: bool, snapshot: bool, own: bool, ends_with_pids: bool) -> int:
     """All but a flight recorder."""
     tree, place, wanted, target = job.tree, job.place, job.wanted, job.target
     with contextlib.ExitStack() as stack:
@@ -237,7 +243,9 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
             rotation = stack.enter_context(
                 Rotation(recorder, target.output, job.long.switch_output, job.long.most, about)
             )
-            watch.after_step = rotation.step
+            watch.after_step.append(rotation.step)
+        if ends_with_pids:
+            watch.after_step.append(partial(_until_pids_end, tree, place))
 
         def dump() -> None:
             with watch.until_the_daemon_goes():
@@ -280,6 +288,13 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
         full = no_room(target.output, error, summary.no_room, "records", status or 1)
     _fail_if_incomplete(watch, target.output, full, snapshot=snapshot)
     return status
+
+
+def _until_pids_end(tree: Tracefs, place: Place) -> float | None:
+    """Seconds until the next call; None: the processes of -p and their children have ended. The daemon drops
+    ended ones from its list, but for the last."""
+    pids = tree.read_file(place.path("set_event_pid")).decode().split()
+    return _LOOK_S if any(map(exists, pids)) else None
 
 
 def _check_long(

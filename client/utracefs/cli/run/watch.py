@@ -38,8 +38,8 @@ class Watch(Generic[R]):
         self._come_back = come_back
         self._is_waiting = False
         self.error: OSError | None = None
-        self.after_step: Callable[[], float] | None = None
-        """Also returns the seconds until its next call."""
+        self.after_step: list[Callable[[], float | None]] = []
+        """Each also returns the seconds until its next call; None: that was the last step."""
 
     def run(self, run: Callable[[Callable[[], float | None]], int]) -> int:
         """`run` of the steps, which returns the status, and a last step: the daemon may have ended since the
@@ -52,12 +52,12 @@ class Watch(Generic[R]):
         if self.error is None:
             with self.until_the_daemon_goes():
                 self._asked.check()
-                seconds = self.recorder.step()
-                if seconds is None:
-                    return None
-                if self.after_step is not None:
-                    seconds = min(seconds, self.after_step())
-                return min(seconds, CHECK_S) if self._asked.has_settings else seconds
+                waits = [CHECK_S] if self._asked.has_settings else []
+                for step in (self.recorder.step, *self.after_step):
+                    if (seconds := step()) is None:
+                        return None
+                    waits.append(seconds)
+                return min(waits)
         if self._come_back is None:
             return None
         assert self.error is not None

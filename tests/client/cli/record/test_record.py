@@ -732,7 +732,7 @@ def test_options_that_exclude_each_other(cli: Cli, words: list[str], says: str) 
 
 
 def test_processes(traced: Cli, eventually: Eventually) -> None:
-    """With all their threads and children."""
+    """With all their threads and children, until they have ended; a number without a process ends nothing."""
     program = (
         "import os, threading, utracefs\n"
         "e = utracefs.event('web u32 n')\n"
@@ -750,7 +750,7 @@ def test_processes(traced: Cli, eventually: Eventually) -> None:
         eventually(lambda: "web" in traced.standing(), "it records")
         traced.run("emit", "web u32 n", "4")
         process.communicate(b"\n")
-    interrupt(recorder)
+    recorder.communicate(timeout=60)  # ends with the last of them
     lines = traced.out("report", "--json").splitlines()
     assert sorted(json.loads(line)["fields"]["n"] for line in lines) == [1, 2, 3]
     recorder = traced.start("record", "-p", "4194303", "-e", "web")

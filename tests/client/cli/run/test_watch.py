@@ -33,7 +33,7 @@ class Steps:
 def test_steps() -> None:
     watch = Watch(Steps(0.5, 0.5, None), Asked())  # type: ignore[arg-type]
     assert watch.step() == 0.5
-    watch.after_step = lambda: 0.2
+    watch.after_step.append(lambda: 0.2)
     assert watch.step() == 0.2
     assert watch.step() is None and watch.error is None
 
