@@ -158,8 +158,8 @@ def test_held_resources_and_their_limits(around: Around) -> None:
 def test_at_its_end_it_leaves_no_record_unread(
     folder: Path, monkeypatch: pytest.MonkeyPatch, remove_state: bool
 ) -> None:
-    """Before its last look a record is taken in; later the program cannot send it, and keeps it. Plug-ins get
-    it also where no state is kept."""
+    """Before its last look a record is taken in; later the program cannot send it, and keeps it. Plug-ins and
+    readers of streams get it also where no state is kept."""
     around = Around(folder)
     daemon = around.daemon
     daemon.remove_state = remove_state
@@ -170,7 +170,8 @@ def test_at_its_end_it_leaves_no_record_unread(
     [event] = daemon.table.events()
     record = msgpack.packb(index.to_bytes(4, "little") + bytes(4))
     take_in_all, hand_over = daemon.data.take_in_all, daemon.rings.hand_over
-    sent = 0
+    publish, close_tree = daemon.streams.publish, daemon.tracefs.close
+    sent = published = 0
 
     def and_more() -> None:
         nonlocal sent
@@ -183,6 +184,17 @@ def test_at_its_end_it_leaves_no_record_unread(
             producer.sendall(record)
         hand_over()
 
+    def note_published() -> None:
+        nonlocal published
+        publish()
+        published = event.tracepoint.emitted
+
+    def all_is_published() -> None:
+        assert published == event.tracepoint.emitted == sent
+        close_tree()
+
+    monkeypatch.setattr(type(daemon.streams), "publish", lambda _streams: note_published())
+    monkeypatch.setattr(daemon.tracefs, "close", all_is_published)
     monkeypatch.setattr(daemon.data, "take_in_all", and_more)
     monkeypatch.setattr(daemon.rings, "hand_over", too_late)
     daemon.close()
