@@ -164,6 +164,8 @@ class Client:
         self.has_closed_ring = self.has_new_ring = self.has_held = self.is_unsure = False
         self.missing: Counter[int] = Counter()
         """By event: records that it could not know to be lost."""
+        self.pending: Counter[int] = Counter()
+        """By event: records that were in the ring of a closed session at the last look."""
         self.unsure: Counter[int] = Counter()
         """By event: records without a ring, which are lost, or the event went off meanwhile."""
         self.may_be_killed = False
@@ -826,11 +828,14 @@ class ClientWorld(World):
             client.missing[event] = missing
         client.unsure[event] = 0
         if missing > client.missing[event] and (client.is_unsure or client.is_closed):
-            expect("pending records of a closed session", missing, missing if client.is_unsure else pending)
+            if not client.is_unsure:
+                more = missing - client.missing[event]
+                expect("more pending records of a closed session", more, pending - client.pending[event])
             self.reached["a ring is lost"] += 1
             client.missing[event] = missing
         elif 0 <= missing < client.missing[event]:  # what was pending in a closed session's ring is taken in
             client.missing[event] = missing
+        client.pending[event] = pending
         if missing != client.missing[event]:
             unseen = [n for made in client.emitted if made.event == event for n in made.committed - made.seen]
             raise Wrong(

@@ -319,14 +319,15 @@ int ut_reg_lose(struct ut_reg *reg)
 
 	ut_lock();
 	s = reg->session;
-	/* (A child's without a ring, or beside an older daemon, not if nothing was tried yet; others if the
-	 * registration has no room among those under way, or comes when the ring has no connection; all of a child
-	 * of vfork(2), which tries nothing.) */
+	/* (A child's without a ring, or beside an older daemon, not if nothing was tried yet, or when its connection
+	 * has ended; others if the registration has no room among those under way, or comes when the ring has no
+	 * connection; all of a child of vfork(2), which tries nothing.) */
 	is_lost = s && !ut_reg_has_ring(reg) && /* (another thread may have made it) */
 		  (ut_process_is_guest() ||
 		   (s->state != UT_FORKED &&
-		    (s->parents && (!s->ring || s->is_old) ? s->state != UT_NEW || s->due :
-							     ut_reg_is_too_new(reg) || (reg->state == UT_TO_ASK && !ut_has_room(s, 0))))) &&
+		    (s->parents && (!s->ring || s->is_old || s->state == UT_WAITING)
+			     ? s->state != UT_NEW || s->due
+			     : ut_reg_is_too_new(reg) || (reg->state == UT_TO_ASK && !ut_has_room(s, 0))))) &&
 		  is_on(reg);
 	if (is_lost)
 		ut_reg_count_cut_off(reg);
