@@ -119,8 +119,10 @@ class Kilobytes(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not value.isdecimal():
-            with contextlib.suppress(ValueError):
+            try:
                 value = size_of(value) >> 10
+            except ValueError:
+                self.fail(f"{value!r} is not a number of KiB, or a size such as 1536K, 100M, 2G", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -17,6 +17,7 @@ existing histograms.
 
 import contextlib
 import math
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -78,6 +79,9 @@ class _HistCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
 
 
+_RANGE = re.compile(r"(\w+)\.(?:log2|buckets=\w+)")
+"""A key whose values are ranges, alone."""
+
 _COMMAND = "utracefs.cli.live.hist.command"
 
 
@@ -96,7 +100,8 @@ _COMMAND = "utracefs.cli.live.hist.command"
     metavar="FIELDS",
     multiple=True,
     shell_complete=complete_key,
-    help="By these keys or values, .ascending or .descending. [default: hitcount.descending]",
+    help="By these keys or values, .ascending or .descending. [default: hitcount.descending; a KEY with .log2"
+    " or .buckets alone: by its value]",
 )
 @click.option("--size", metavar="N", type=click.IntRange(min=1), help="Limit of entries. [default: 2048]")
 @subbuf_size_option
@@ -257,7 +262,8 @@ def trigger_text(
     parts = [f"hist:keys={','.join(keys)}"]
     if vals:
         parts.append(f"vals={','.join(vals)}")
-    parts.append(f"sort={','.join(sort) or 'hitcount.descending'}")
+    range_key = _RANGE.fullmatch(",".join(keys))
+    parts.append(f"sort={','.join(sort) or (range_key[1] if range_key else 'hitcount.descending')}")
     if size is not None:
         parts.append(f"size={size}")
     return ":".join(parts) + (f" if {filter_text}" if filter_text else "")

@@ -30,6 +30,9 @@ def emitter(count: int) -> list[str]:
 
 def test_what_is_written_to_trigger() -> None:
     assert trigger_text(["a"], [], [], None, "") == "hist:keys=a:sort=hitcount.descending"
+    assert trigger_text(["a", "b.log2"], [], [], None, "") == "hist:keys=a,b.log2:sort=hitcount.descending"
+    assert trigger_text(["a.log2"], [], [], None, "") == "hist:keys=a.log2:sort=a"
+    assert trigger_text(["a.buckets=10"], [], ["b"], None, "") == "hist:keys=a.buckets=10:sort=b"
     assert trigger_text(["a", "b.log2"], ["c", "d,e"], ["a", "c.descending"], 128, "x > 1 && y") == (
         "hist:keys=a,b.log2:vals=c,d,e:sort=a,c.descending:size=128 if x > 1 && y"
     )
