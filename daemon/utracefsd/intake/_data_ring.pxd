@@ -27,13 +27,11 @@ cdef class DataRing:
     cdef unsigned char *copy            # its payload, where the producer cannot change it
     # (position, {sink: n}, {write_index: n}), in order: n records are missing in that sink's ring buffer
     # before the first record that ends behind the position. marked_at: the first position; UINT64_MAX without
-    # any. unmarked: the sum by write_index, which the producer's memory still has.
+    # any. The sum by write_index is `counted` in the producer's memory.
     cdef list marks
     cdef uint64_t marked_at
-    cdef dict unmarked
-    cdef bint look_for_lost             # a killed daemon may have seen losses that it did not mark
-    cdef bint has_unfolded              # and these, or others, are not counted yet
-    cdef Py_ssize_t unknown_from        # of an event that this table of so many did not have; -1: none
+    cdef bint has_unfolded              # there may be losses that are not counted yet
+    cdef Py_ssize_t folded_to           # size of the table when losses were last counted
     cdef bint has_lost                  # its producer counted losses since this was last set to False
     cdef uint64_t narrow_until          # by Intake.narrow
     # By Intake.skip: where the last skip ended, the tail when it had last moved by much and when that was,
@@ -56,10 +54,7 @@ cdef class DataRing:
     cdef int map_it(self, uint32_t size) except -1
     cdef bint is_giving_back(self) noexcept
     cdef int publish(self) except -1
-    cdef bint has_lost_of_unknown(self) noexcept
     cdef int fold_lost(self, uint64_t position) except -1
-    cdef int find_counted(self, uint64_t position) except -1
-    cdef int note_counted(self, uint32_t i, uint32_t n) except -1
     cdef int add_marks(self, uint64_t position, dict missing, dict counts) except -1
     cdef int mark_lost(self, uint64_t upto) except -1
     cdef void ask_names(self) noexcept

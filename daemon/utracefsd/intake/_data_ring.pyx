@@ -109,9 +109,7 @@ cdef class DataRing:
         self.slot = &self.no_slot
         self.copy = <unsigned char *>resized(NULL, DR_MAX_PAYLOAD)
         self.marks = []
-        self.unmarked = {}
         self.marked_at = UINT64_MAX
-        self.unknown_from = -1
         self.known_since = monotonic_ns()
 
     def __dealloc__(self):
@@ -145,7 +143,7 @@ cdef class DataRing:
         ring.doorbell = doorbell
         ring.table = table
         ring.pid = pid
-        ring.look_for_lost = ring.has_unfolded = True
+        ring.has_unfolded = True
         # Sealed: the length cannot change any more, so no access to the mapping can fault.
         length = ring.identify()
         size = <uint64_t>max(0, length - <long>DR_HEADER_BYTES - <long>DR_LOST_BYTES)
@@ -172,7 +170,7 @@ cdef class DataRing:
     @property
     def has_rest(self) -> bool:
         """Whether records, or losses, may wait to be taken in."""
-        return self.pending_bytes or self.has_unfolded or self.unknown_from >= 0 or dr_has_lost(&self.c)
+        return self.pending_bytes or self.has_unfolded or dr_has_lost(&self.c)
 
     cdef int64_t identify(self) except -1:
         """Returns the length of its memory."""
@@ -230,91 +228,59 @@ cdef class DataRing:
     cdef int publish(self) except -1:
         """Give the consumed space back to the producers, and take their counts of losses."""
         cdef uint64_t full_at = self.c.published + self.c.ring.size
+        cdef bint has_more
         if not self.is_giving_back():
             dr_publish(&self.c)
-        if dr_take_lost(&self.c):
-            self.has_lost = self.has_unfolded = True
-        if self.unknown_from >= 0 and (
-            not self.is_early or PyList_GET_SIZE(self.table.tracepoints) > self.unknown_from
+        has_more = dr_take_lost(&self.c)
+        if has_more:
+            self.has_lost = True
+        if has_more or (
+            self.has_unfolded
+            and (not self.is_early or PyList_GET_SIZE(self.table.tracepoints) > self.folded_to)
         ):
-            self.unknown_from = -1
-            self.has_unfolded = True
-        if self.has_unfolded:
-            self.has_unfolded = False
-            if self.look_for_lost and not (self.is_early and self.has_lost_of_unknown()):
-                self.look_for_lost = False
-                self.find_counted(min(full_at, dr_head(&self.c)))
-            if not self.look_for_lost:
-                self.fold_lost(min(full_at, dr_head(&self.c)))
+            self.fold_lost(min(full_at, dr_head(&self.c)))
         return 0
 
-    cdef bint has_lost_of_unknown(self) noexcept:
-        """Whether there are losses of an event that is not registered yet."""
-        cdef uint32_t i
-        for i in range(<uint32_t>PyList_GET_SIZE(self.table.tracepoints), DR_LOST_COUNTERS):
-            if dr_lost_of(&self.c, i):
-                self.unknown_from = PyList_GET_SIZE(self.table.tracepoints)
-                return True
-        return False
-
     cdef int fold_lost(self, uint64_t position) except -1:
-        """Count the producer's losses since the last call, which happened at `position`."""
-        cdef uint32_t i, n
-        cdef dict missing = {}, counts = {}, of_one
+        """Count the producer's losses since the last call, which happened at `position`. If a killed daemon
+        had counted them, they get only their marks."""
+        cdef uint32_t i, n, counted, before, size = <uint32_t>PyList_GET_SIZE(self.table.tracepoints)
+        cdef dict missing = {}, counts = {}
+        cdef bint is_missed
+        self.has_unfolded = False
         for i in range(DR_LOST_COUNTERS):
             n = dr_lost_of(&self.c, i)
             if n == 0:
                 continue
-            if self.is_early and i >= <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
-                # (its registration is still to come)
-                self.unknown_from = PyList_GET_SIZE(self.table.tracepoints)
-                continue
-            n -= <uint32_t>(self.unmarked.get(i, 0) & COUNTER)
+            if self.is_early and i >= size:
+                self.has_unfolded = True    # the registration is still to come
+                break
+            counted = dr_counted_of(&self.c, i)
+            if counted and i >= <uint32_t>self.folded_to:
+                before = min(counted, n)
+                counted = before if self.table.miss(i, before, missing) else 0
+                dr_set_counted(&self.c, i, counted)
+                if counted:
+                    counts[i] = counted
+                else:
+                    dr_forget_lost_of(&self.c, i, before)
+                    n -= before
+            n -= counted
             if n == 0:
                 continue
-            of_one = {}
-            if i < <uint32_t>PyList_GET_SIZE(self.table.tracepoints):
-                if i == DR_LOST_COUNTERS - 1 and PyList_GET_SIZE(self.table.tracepoints) > DR_LOST_COUNTERS:
-                    self.table.total_unknown += n
-                else:
-                    self.table.lose(i, n, self.pid, of_one)
-            else:
+            is_missed = False
+            if i >= size or (i == DR_LOST_COUNTERS - 1 and size > DR_LOST_COUNTERS):
                 self.table.total_unknown += n
-            if of_one:
-                self.note_counted(i, n)
-                add_numbers(missing, of_one)
-                counts[i] = n
+            else:
+                is_missed = self.table.lose(i, n, self.pid, missing)
+            if is_missed:
+                # For the next daemon; at once, since streams have these losses already.
+                dr_set_counted(&self.c, i, counted + n)
+                counts[i] = counts.get(i, 0) + n
             else:
                 dr_forget_lost_of(&self.c, i, n)
+        self.folded_to = size
         self.add_marks(position, missing, counts)
-        return 0
-
-    cdef int find_counted(self, uint64_t position) except -1:
-        """Number of losses that a killed daemon had counted and not yet marked in the ring buffers."""
-        cdef uint32_t i, n, counted
-        cdef dict missing = {}, counts = {}, of_one
-        for i in range(DR_LOST_COUNTERS):
-            counted = dr_counted_of(&self.c, i)
-            if counted == 0:
-                continue
-            n = min(counted, dr_lost_of(&self.c, i))
-            of_one = {}
-            if n:
-                self.table.miss(i, n, of_one)
-            if of_one:
-                self.note_counted(i, n)
-                add_numbers(missing, of_one)
-                counts[i] = n
-            else:
-                dr_set_counted(&self.c, i, 0)
-                dr_forget_lost_of(&self.c, i, n)
-        self.add_marks(position, missing, counts)
-        return 0
-
-    cdef int note_counted(self, uint32_t i, uint32_t n) except -1:
-        """For the next daemon; at once, since streams have these losses already."""
-        self.unmarked[i] = self.unmarked.get(i, 0) + n
-        dr_set_counted(&self.c, i, <uint32_t>(self.unmarked[i] & COUNTER))
         return 0
 
     cdef int add_marks(self, uint64_t position, dict missing, dict counts) except -1:
@@ -337,15 +303,14 @@ cdef class DataRing:
 
         A kill between the two loops makes the next daemon mark them again: between them are no system calls.
         """
+        cdef uint32_t n
         while self.marks and self.marks[0][0] < upto:
             _, missing, counts = self.marks.pop(0)
             for sink, lost in missing.items():
                 (<FtraceSink>sink).mark_lost(self.head.cpu, lost)
             for write_index, lost in counts.items():
-                self.unmarked[write_index] -= lost
-                dr_set_counted(&self.c, write_index, <uint32_t>(self.unmarked[write_index] & COUNTER))
-                dr_forget_lost_of(&self.c, write_index, <uint32_t>(lost & COUNTER))
-                if not self.unmarked[write_index]:
-                    del self.unmarked[write_index]
+                n = <uint32_t>(lost & COUNTER)
+                dr_set_counted(&self.c, write_index, dr_counted_of(&self.c, write_index) - n)
+                dr_forget_lost_of(&self.c, write_index, n)
         self.marked_at = self.marks[0][0] if self.marks else UINT64_MAX
         return 0

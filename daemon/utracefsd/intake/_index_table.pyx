@@ -146,9 +146,11 @@ cdef class IndexTable:
         return True
 
     cdef int lose(self, uint32_t write_index, uint32_t count, int pid, dict missing) except -1:
-        """Process `pid` had no room for `count` records. missing: gets how many each ring buffer misses."""
+        """Process `pid` had no room for `count` records. missing: gets how many each ring buffer misses.
+        Whether one does."""
         cdef Tracepoint tp = <Tracepoint>PyList_GET_ITEM(self.tracepoints, write_index)
         cdef Probe probe
+        cdef int is_missed = 0
         if tp is NO_EVENT:
             self.total_unknown += count
             return 0
@@ -161,17 +163,20 @@ cdef class IndexTable:
             if probe.lose_of(count, pid) and isinstance(probe, FtraceProbe):
                 sink = (<FtraceProbe>probe).sink
                 missing[sink] = missing.get(sink, 0) + count
-        return 0
+                is_missed = 1
+        return is_missed
 
     cdef int miss(self, uint32_t write_index, uint32_t count, dict missing) except -1:
         """`lose` for records that are counted already."""
         cdef Probe probe
+        cdef int is_missed = 0
         if write_index < <uint32_t>PyList_GET_SIZE(self.tracepoints):
             for probe in (<Tracepoint>PyList_GET_ITEM(self.tracepoints, write_index))._probes:
                 if isinstance(probe, FtraceProbe) and (<FtraceProbe>probe).misses_lost():
                     sink = (<FtraceProbe>probe).sink
                     missing[sink] = missing.get(sink, 0) + count
-        return 0
+                    is_missed = 1
+        return is_missed
 
     cdef bint take_lost(
         self, uint32_t write_index, const uint8_t *payload, size_t size, const Record *r

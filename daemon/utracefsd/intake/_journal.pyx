@@ -230,7 +230,7 @@ cdef class Journal:
             self.give(ring, key, self.unused_slot())
             if not shared:
                 # No daemon had it, so none counted losses: looking for them would allocate all their pages.
-                ring.look_for_lost = ring.has_unfolded = False
+                ring.has_unfolded = False
             return
         i = self.waiting.pop(key)
         slot = self.at(i)
