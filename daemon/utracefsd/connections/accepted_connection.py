@@ -42,8 +42,7 @@ class Connection(Protocol):
 
     @property
     def is_blocked(self) -> bool:
-        """Received requests have to wait, nothing is carried out until `Port.go_on`; or, after
-        `last_answers`, a response is still to come."""
+        """Received requests have to wait, nothing is carried out until `Port.go_on`."""
 
     @property
     def waiting(self) -> bool:

@@ -40,9 +40,9 @@ words. The port charges the connection to that user.
 
 **Limits.** 64 KiB an object, nesting 8, 16 descriptors waiting. Beyond them, or when the framing breaks: the
 notification `["error", [errno, text]]`, and `closing` is set; the port sends the queue and closes. Every
-request is answered at once (except a `sync` directly after a restart, which waits until data rings are read).
-So unanswered requests are only those behind responses that the peer does not read, which the port leaves in
-the socket.
+request is answered at once. Directly after a restart a `sync`, like records, waits until data rings are read,
+and so does everything behind it (`is_blocked`). So unanswered requests are only these, and those behind
+responses that the peer does not read, which the port leaves in the socket.
 """
 
 from __future__ import annotations
@@ -93,9 +93,6 @@ HALF_MESSAGE_NS = 5_000_000_000
 """Time for which they are kept. A program sends a message at once, so only a debugger or a stop delays the
 rest."""
 
-MAX_WAITING_SYNCS = 64
-"""`sync` requests that wait while data rings of the previous daemon may still come back."""
-
 WRITE_ERROR_INTERVAL_NS = 1_000_000_000
 """Interval of `write_error`, so that a program that writes invalid records gets no notification for each."""
 
@@ -144,8 +141,8 @@ class DataConnection:
         self.index_table = IndexTable()
         self._set_writers()
         self._packet_ns = 0
-        self._records_wait = False
-        """The next input is records, which have to wait until the rings of the previous daemon are back."""
+        self._waits = False
+        """The next input has to wait until the rings of the previous daemon are back."""
         self._rings = services.rings
         self._on_behalf = False
         self._notifier: Notifier | None = None
@@ -165,10 +162,6 @@ class DataConnection:
         self._kept = 0
         """Descriptors counted for its user, of an incomplete message."""
         self._kept_until_ns: int | None = None
-        self._syncs: list[int] = []
-        """msgids of `sync` requests that wait until rings are read."""
-        self._at_end = False
-        """Whether the peer's end of file was read."""
         self._next_error_ns: int | None = None
         """When the next `write_error` may be sent; None: at once."""
         self._closed = False
@@ -178,17 +171,12 @@ class DataConnection:
 
     @property
     def waiting(self) -> bool:
-        """A `sync` waits for the rings of the previous daemon, or there is a message to send: other requests
-        are answered at once."""
-        has_news = self._notifier is not None and self._notifier.has_news
-        return has_news or bool(self._syncs or self._outgoing)
+        """There is a message to send."""
+        return (self._notifier is not None and self._notifier.has_news) or bool(self._outgoing)
 
     @property
     def is_blocked(self) -> bool:
-        """The next input is records that have to wait, or the end while a `sync` waits."""
-        if self._at_end and self._syncs and self._waits_for_rings():
-            return True
-        return self._records_wait and self._must_wait()
+        return self._waits and self._must_wait()
 
     def _set_writers(self) -> None:
         peer, writers = self.peer, self._services.all_writers
@@ -198,8 +186,8 @@ class DataConnection:
         )
 
     def _must_wait(self) -> bool:
-        self._records_wait = self._services.time_of_records() is None
-        return self._records_wait
+        self._waits = self._services.time_of_records() is None
+        return self._waits
 
     def receive(
         self, data: bytes, fds: Sequence[int], now_ns: int
@@ -231,7 +219,7 @@ class DataConnection:
                         break
                     continue
                 if isinstance(message, Request):
-                    while message.method == "write" and self._must_wait():
+                    while self._is_for_rings(message.method) and self._must_wait():
                         yield None
                     self._request(message, now_ns)
                 elif isinstance(message, Notification):
@@ -255,8 +243,7 @@ class DataConnection:
         yield from self._take_outgoing()
 
     def last_answers(self) -> Outgoing:
-        """Nothing: a `sync` that waits is answered later, and until then this `is_blocked`."""
-        self._at_end = True
+        """Nothing: all requests before the end are answered already."""
         return []
 
     def pass_over_requests(self) -> None:
@@ -281,11 +268,6 @@ class DataConnection:
             if self._kept_until_ns is not None and self._kept_until_ns <= now_ns:
                 text = "a message with descriptors stays incomplete; send it in one go"
                 self._fail(TraceError(errno.ETIMEDOUT, text))
-            if self._syncs and not self._waits_for_rings():
-                syncs, self._syncs = self._syncs, []
-                for msgid in syncs:
-                    self._carry_out_sync()
-                    self._send(encode_response(msgid, None))
             self._tell_refused(now_ns)
             if self._notifier is not None and (message := self._notifier.next_message()) is not None:
                 self._send(message)
@@ -365,7 +347,7 @@ class DataConnection:
 
     def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
         time_ns = self._services.time_of_records()
-        self._records_wait = time_ns is None
+        self._waits = time_ns is None
         if time_ns is None:
             return offset
         self._services.save()
@@ -418,9 +400,7 @@ class DataConnection:
                 raise TraceError(errno.ENOSYS, f"unknown method {request.method[:64]!r}: {hint}")
             params = kind.from_params(request.params)
             result = _METHODS[kind](self, params)
-            if result is _LATER:
-                self._syncs.append(request.msgid)
-            else:
+            if result is not _UNANSWERED:
                 answer = encode_response(request.msgid, result)
                 self._send(answer, [self._readonly_status()] if kind is messages.MmapStatus else None)
         except TraceError as error:
@@ -607,24 +587,21 @@ class DataConnection:
         return taken
 
     def _sync(self, _: messages.Sync) -> object:
-        if self._waits_for_rings():
-            if len(self._syncs) == MAX_WAITING_SYNCS:
-                raise TraceError(errno.EAGAIN, f"{MAX_WAITING_SYNCS} of these wait already for data rings")
-            return _LATER
-        self._carry_out_sync()
-        return None
-
-    def _waits_for_rings(self) -> bool:
-        """Whether this connection's ring has records that cannot be taken in yet."""
-        return self._ring is not None and self._rings.gathering and self._ring.pending_bytes > 0
-
-    def _carry_out_sync(self) -> None:
         # Everything sent before this request has been carried out; still to do: records committed to the
         # ring, and the batches of plug-ins. Older records of other rings are taken in first, so that no time
         # is moved; but for an empty ring other rings are not read.
+        if self._is_for_rings("sync"):
+            return _UNANSWERED  # the daemon ends, and the next one takes them in
         if self._ring is not None and self._ring.pending_bytes:
             self._rings.take_in()
         self._services.hand_over()
+        return None
+
+    def _is_for_rings(self, method: str) -> bool:
+        """Whether this request has to wait for the rings of the previous daemon."""
+        if method == "sync":
+            return self._ring is not None and self._rings.gathering and self._ring.pending_bytes > 0
+        return method == "write"
 
     def _adopt_ring(self, wanted: messages.AdoptRing) -> dict[str, Any]:
         self._check_may_have_ring()
@@ -669,8 +646,8 @@ class DataConnection:
             self._send(encode_notification("write_error", [*reason, counts.pop(reason)]))
 
 
-_LATER = object()
-"""The result of a `sync` that has to wait."""
+_UNANSWERED = object()
+"""The result of a `sync` at the daemon's end."""
 
 # Functions, not methods of one connection: methods would keep it alive until a garbage collection. Each takes
 # the message of that name and returns the result.

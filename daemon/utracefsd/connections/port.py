@@ -628,11 +628,8 @@ class Port:
     # Ending
 
     def _end_of_file(self, accepted: AcceptedConnection) -> None:
-        """The peer sends no more. It may still read (shutdown(2)), so waiting responses get a moment; a
-        blocked connection that waits for a response reads its end again after that."""
+        """The peer sends no more. It may still read (shutdown(2)), so waiting responses get a moment."""
         self._send_last_answers(accepted)
-        if accepted.connection.is_blocked and accepted.gone_ns is None:
-            return
         if accepted.link.flush():
             self._close(accepted)
         else:

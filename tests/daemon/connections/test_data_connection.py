@@ -17,7 +17,6 @@ from tests.daemon.connections.program import (
 )
 from tests.daemon.intake.producing import Producer
 from utracefs_protocol.events.declaration import REG_MULTI_FORMAT
-from utracefsd.connections import data_connection
 from utracefsd.events.event_table import EventTable
 from utracefsd.intake.rings import KnownRing, Rings
 from utracefsd.machine.peer import Peer
@@ -135,11 +134,18 @@ def test_an_empty_ring_is_not_searched(table: EventTable, monkeypatch: pytest.Mo
 def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
     table: EventTable,
 ) -> None:
-    """Records in the ring have reached no consumer before that."""
+    """Records in the ring have reached no consumer before that; nor do they if the daemon ends before."""
     services = FakeRingServices(is_running=lambda pid, start: True)
     rings = Rings(1, services, NO_STORE, JOURNAL, known={(0, 0): KnownRing(4711, 1, 0, [])})
-    client = Client(table, ROOT, rings=rings, hand_over=lambda: flushed.append(1))
     flushed: list[int] = []
+    ends: list[int] = []
+    client = Client(
+        table,
+        ROOT,
+        rings=rings,
+        hand_over=lambda: flushed.append(1),
+        time_of_records=lambda: 0 if ends or not rings.gathering else None,
+    )
     client.reg("test u32 a")
     client.hand_over_ring()
     assert client.call("sync") is None, "nothing is in the ring"
@@ -147,26 +153,24 @@ def test_a_sync_waits_while_the_rings_of_another_daemon_may_still_come_back(
     [ring] = rings.intake.rings
     producer = Producer(ring)
     producer.emit(0, bytes(4), 1)
-    assert client.send(client.request("sync") + client.request("sync")) == []
-    assert client.connection.waiting
-    assert client.take(client.connection.speak(0)) == []
-    client.call("DIAG_IOCQLOCOFFSET")
-    for _ in range(data_connection.MAX_WAITING_SYNCS - 2):
-        client.send(client.request("sync"))
-    assert client.fails("sync") == "EAGAIN"
+    ends.append(1)
+    assert client.send(client.request("sync")) == []
+    ends.clear()
+    sent = client.request("sync") + client.request("DIAG_IOCQLOCOFFSET")
+    turns = client.connection.receive(sent, [], 0)
+    assert [next(turns) for _ in range(9)] == [None] * 9
+    assert client.connection.is_blocked
     assert (ring.taken, flushed) == (0, [])
     rings.stop_waiting()
-    responses = client.take(client.connection.speak(0))
-    assert [response.error for response in responses] == [None] * data_connection.MAX_WAITING_SYNCS
+    assert not client.connection.is_blocked
+    assert [(one.error, one.result) for one in client.take(turns)] == [(None, None), (None, 8)]
     assert ring.taken == 1
     assert flushed
-    assert not client.connection.waiting
     producer.close()
     client.connection.close(0)
     for fd in client.fds:
         os.close(fd)
     rings.close()
-    del ring  # the frame stays with the exception of `fails`
 
 
 def test_delete(client: Client, table: EventTable) -> None:
