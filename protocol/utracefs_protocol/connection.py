@@ -90,8 +90,6 @@ class Connection:
         self._buffer = bytearray()
         self._offset = 0
         self._error: ProtocolError | None = None
-        self.records_only = False
-        """Requests, responses and notifications are passed over."""
 
     def close(self) -> None:
         """Stop receiving. Drops `take_records`, which usually refers to this object in turn."""
@@ -134,11 +132,8 @@ class Connection:
                     continue
                 if not end:
                     return
-                if self.records_only:
-                    self._offset = end
-                else:
-                    yield None
-                    yield _message(_decode(self._take_object(end)))
+                yield None
+                yield _message(_decode(self._take_object(end)))
         except ProtocolError as error:
             # A new exception: the traceback of a raised one would refer to this object.
             self._error = ProtocolError(error.errno, error.text)

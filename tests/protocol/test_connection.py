@@ -396,20 +396,3 @@ def test_interrupted_in_a_turn_it_continues() -> None:
     assert connection.pending_head == 0x94
     assert list(connection.receive(b"")) == [Request(1, "a", []), Request(2, "b", [])]
     assert connection.pending_head is None
-
-
-def test_all_but_records_is_passed_over() -> None:
-    taken: list[bytes] = []
-
-    def take(run: bytes | bytearray | memoryview, at: int) -> int:
-        taken.append(bytes(run[at:]))
-        return len(run)
-
-    connection = Connection(max_object=1 << 16, take_records=take)
-    connection.records_only = True
-    record, request = msgpack.packb(b"1234"), encode_request(1, "a", [])
-    assert list(connection.receive(request + record + request * 2 + record + request[:2])) == []
-    assert taken == [record, record]
-    assert connection.bytes_pending == 2
-    with pytest.raises(ProtocolError):
-        list(connection.receive(b"\xc1" * 9))

@@ -22,7 +22,7 @@ from utracefsd.connections import link
 from utracefsd.connections.accepted_connection import AcceptedConnection
 from utracefsd.connections.acceptor import Acceptor
 from utracefsd.connections.data_connection import DataConnection
-from utracefsd.connections.port import LAST_REQUESTS_NS, Port
+from utracefsd.connections.port import Port
 from utracefsd.consumers.counts.counts import EventCounts
 from utracefsd.consumers.ftrace.buffer.buffer_store import BufferStore
 from utracefsd.consumers.ftrace.event.event_file import EventFile, Part
@@ -90,7 +90,6 @@ SLOW = {
     "losses_of_data_rings_are_counted_nowhere",
     "pages_that_are_not_full_stay_in_the_buffer",
     "records_over_the_socket_do_not_wait_for_rings",
-    "requests_of_a_child_that_ended_before_are_skipped",
     "rings_of_ended_programs_are_waited_for",
     "some_of_the_synthetic_events_are_removed_though_one_is_in_use",
     "the_log_is_rewritten_in_place",
@@ -226,15 +225,6 @@ def lost_samples_are_not_counted(real: Any, event: PerfEvent) -> Any:
 
 @fault(PageStream, "_detach", seed=5)
 def a_stream_of_pages_that_ends_keeps_its_instance(real: Any, stream: PageStream) -> None: ...
-
-
-@fault(Port, "_note_gone")
-def requests_of_a_child_that_ended_before_are_skipped(
-    real: Any, port: Port, accepted: Any, *args: Any
-) -> None:
-    real(port, accepted, *args)
-    if accepted.gone_ns is not None and port._now_ns() - accepted.gone_ns > LAST_REQUESTS_NS:
-        accepted.connection.pass_over_requests()
 
 
 @fault(IdleEvents, "note", seed=4)

@@ -61,9 +61,6 @@ class Connection(Protocol):
     def last_answers(self) -> Iterable[Message]:
         """No more requests will come: the delayed responses that can be given at once."""
 
-    def pass_over_requests(self) -> None:
-        """The peer is gone, and the time for its requests is over."""
-
     def close(self, now_ns: int, /) -> None:
         """The client is gone: release all that it holds."""
 
@@ -121,12 +118,9 @@ class AcceptedConnection:
     """`pump` is running: an operation in it must not pump it again."""
     answers: Iterator[Message | None] | None = None
     """The remaining responses to received requests, still to be carried out; None when there are none."""
-    received_bytes: int = 0
     descriptors_sent: int = 0
     held: dict[Resource, int] = attrs.field(factory=dict)
     """Amounts counted for its user; with the descriptors of requests that wait in `answers`."""
-    gone_ns: int | None = None
-    """Time when both directions were first seen closed; None: they are open."""
     ending_ns: int | None = None
     """ENDING: closed at this time at the latest; None while OPEN."""
 

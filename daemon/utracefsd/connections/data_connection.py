@@ -151,8 +151,6 @@ class DataConnection:
         self._write_index_of: dict[Event, int] = {}
         self._room = 0
         """Number of registrations counted for its user."""
-        self._has_begun = False
-        """A request was carried out."""
         self._has_grown = False
         """Records in the ring may have waited for registrations of this packet."""
         self._outgoing: Outgoing = []
@@ -245,12 +243,6 @@ class DataConnection:
     def last_answers(self) -> Outgoing:
         """Nothing: all requests before the end are answered already."""
         return []
-
-    def pass_over_requests(self) -> None:
-        """The peer is gone and the time for its requests is over: from now on only records are taken in.
-        Those of a ring need their registrations; the first request may be a ring."""
-        if self._has_begun and not (self._ring is not None and self._ring.is_early):
-            self.stream.records_only = True
 
     def next_timer_ns(self) -> int | None:
         """When `speak` has a message; None: never."""
@@ -410,7 +402,6 @@ class DataConnection:
                     self._end_waits(params.write_index)
             daemon_log("request-refused", pid=self.peer.pid, method=request.method[:64], reason=error.text)
             self._send(encode_error(request.msgid, error.errno, error.text))
-        self._has_begun = True
 
     def _note_refused(self, command: bytes, error: TraceError, now_ns: int) -> None:
         refused, pid = self.table.refused, self.peer.pid

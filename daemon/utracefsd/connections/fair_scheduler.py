@@ -55,7 +55,7 @@ class FairScheduler:
         used = self._used
         return sorted(
             waiting,
-            key=lambda one: (used[one.share], one.gone_ns is None, _left(one, now_ns), one.served_ns),
+            key=lambda one: (used[one.share], one.link.is_read, _left(one, now_ns), one.served_ns),
         )
 
 

@@ -62,8 +62,8 @@ class Link:
         self.peer = peer
         self.closed = False
         self.waiting_bytes = 0
-        self._is_read = True
-        """The peer may read what is sent."""
+        self.is_read = True
+        """The peer may read what is sent: it is not gone."""
         self._at_end = False
         """Everything that the peer sent was received."""
         self._queue: deque[_Outgoing] = deque()
@@ -116,13 +116,13 @@ class Link:
 
     def peer_is_gone(self) -> None:
         """The peer reads nothing more: drop the queue, and further messages."""
-        self._is_read = False
+        self.is_read = False
         self._drop_queue()
 
     def queue(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Append a message to the queue; `flush` sends. On a closed link it is dropped, its descriptors
         closed."""
-        if self.closed or not data or not self._is_read:
+        if self.closed or not data or not self.is_read:
             _close_all(fds)
             return
         self.waiting_bytes += len(data)

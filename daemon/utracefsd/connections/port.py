@@ -91,12 +91,6 @@ LAST_RECORDS_NS = 1_000_000_000
 # How long a connection that ends may take to read its last message.
 LAST_WORDS_NS = 1_000_000_000
 
-# How long the requests of a peer that is gone are carried out. The rest of a flood is then skipped, but not
-# its records. A forked child that has ended sent little before: its records need its registrations, however
-# late a busy daemon gets to them.
-LAST_REQUESTS_NS = 2_000_000_000
-LITTLE_BYTES = 16 << 10
-
 # Interval of the looks at connections that are not read; long enough for a program that was stopped shortly
 # after sending requests. And how much of their data: more than a socket's buffer holds.
 LOOK_NS = 5_000_000_000
@@ -216,7 +210,8 @@ class Port:
             if events & select.EPOLLOUT or self._paused(accepted):
                 with _AtItsCost(self, accepted):
                     self._flush(accepted)
-            self._note_gone(accepted, events)
+            if events & _GONE:
+                accepted.link.peer_is_gone()
             if events & ~select.EPOLLOUT:
                 found[accepted] = None
         ready = [accepted for accepted in found if not self._paused(accepted)]
@@ -273,7 +268,6 @@ class Port:
             return _TO_THE_END
         data, fds = piece
         if data:
-            accepted.received_bytes += len(data)
             self._carry_out(accepted, until_ns, data, fds)
             return len(data)
         self._end_of_file(accepted)
@@ -305,7 +299,8 @@ class Port:
                 with _AtItsCost(self, accepted):
                     if self._paused(accepted):
                         self._flush(accepted)
-                    self._note_gone(accepted, events)
+                    if events & _GONE:
+                        accepted.link.peer_is_gone()
                     if events & _HUNG_UP:
                         # nothing more can arrive, so this ends, and it is the connection's own
                         left[accepted] = _TO_THE_END
@@ -360,16 +355,6 @@ class Port:
             if left[accepted]:
                 waiting.append(accepted)
         return waiting
-
-    def _note_gone(self, accepted: AcceptedConnection, events: int) -> None:
-        if not events & _GONE:
-            return
-        now_ns = self._now_ns()
-        if accepted.gone_ns is None:
-            accepted.gone_ns = now_ns
-            accepted.link.peer_is_gone()
-        elif now_ns - accepted.gone_ns > LAST_REQUESTS_NS and accepted.received_bytes > LITTLE_BYTES:
-            accepted.connection.pass_over_requests()
 
     def _take_records_of(
         self, waiting: Iterable[AcceptedConnection], left: dict[AcceptedConnection, int]

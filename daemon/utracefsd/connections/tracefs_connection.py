@@ -182,10 +182,6 @@ class TracefsConnection:
             change.forget()
             yield from replies
 
-    def pass_over_requests(self) -> None:
-        """The peer is gone and the time for its requests is over: skip them, nobody reads their responses."""
-        self.stream.records_only = True
-
     def next_timer_ns(self) -> int | None:
         """When the first delayed response must be sent in any case."""
         return self._delayed[0][0].deadline_ns if self._delayed else None

@@ -29,7 +29,6 @@ class FakeConnection:
         self.waiting = False
         self.is_blocked = False
         self.stream: Any = SimpleNamespace(bytes_pending=0, pending_head=None)
-        self.passes_over = False
         self.closed_ns: list[int] = []
         self.timer_ns: int | None = None
         self.last: list[tuple[bytes, Sequence[int]]] = []
@@ -46,9 +45,6 @@ class FakeConnection:
     def last_answers(self) -> Iterable[tuple[bytes, Sequence[int]]]:
         last, self.last = self.last, []
         return last
-
-    def pass_over_requests(self) -> None:
-        self.passes_over = True
 
     def next_timer_ns(self) -> int | None:
         return self.timer_ns
