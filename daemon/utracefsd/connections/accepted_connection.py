@@ -45,6 +45,10 @@ class Connection(Protocol):
         """Received requests have to wait, nothing is carried out until `Port.go_on`."""
 
     @property
+    def nr_descriptors(self) -> int:
+        """Received ones that it has not closed."""
+
+    @property
     def waiting(self) -> bool:
         """A request waits for an event: `speak` may have its response after any step."""
 
@@ -120,7 +124,7 @@ class AcceptedConnection:
     """The remaining responses to received requests, still to be carried out; None when there are none."""
     descriptors_sent: int = 0
     held: dict[Resource, int] = attrs.field(factory=dict)
-    """Amounts counted for its user; with the descriptors of requests that wait in `answers`."""
+    """Amounts counted for its user."""
     ending_ns: int | None = None
     """ENDING: closed at this time at the latest; None while OPEN."""
 

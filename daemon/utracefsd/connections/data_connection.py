@@ -157,9 +157,8 @@ class DataConnection:
         self._fds: list[int] = []  # for the next message
         self._coming_fds: list[int] = []  # for messages behind the incomplete one
         self._straddling = False  # a message begun in an earlier packet is still incomplete
-        self._kept = 0
-        """Descriptors counted for its user, of an incomplete message."""
         self._kept_until_ns: int | None = None
+        """When the rest of an incomplete message with descriptors must have come."""
         self._next_error_ns: int | None = None
         """When the next `write_error` may be sent; None: at once."""
         self._closed = False
@@ -175,6 +174,11 @@ class DataConnection:
     @property
     def is_blocked(self) -> bool:
         return self._waits and self._must_wait()
+
+    @property
+    def nr_descriptors(self) -> int:
+        """Received ones that wait for their message."""
+        return len(self._fds) + len(self._coming_fds)
 
     def _set_writers(self) -> None:
         peer, writers = self.peer, self._services.all_writers
@@ -308,34 +312,15 @@ class DataConnection:
         if self._straddling and self._coming_fds:
             self._fds += self._coming_fds
             self._coming_fds = []
-        if not self._fds and not self._kept:
+        if not self._fds:
             return
         if not self.stream.bytes_pending:
             self._drop_fds()
-            return
-        share = self.peer.share
-        try:
-            if len(self._fds) > MAX_KEPT_DESCRIPTORS:
-                text = f"an incomplete message with more than {MAX_KEPT_DESCRIPTORS} descriptors"
-                raise TraceError(errno.EPROTO, text + "; send it in one go")
-            self._keep(0)
-            self.table.shares.check(
-                Resource.DESCRIPTORS, share, len(self._fds), privileged=self.peer.privileged
-            )
-        except TraceError as error:
-            self._fail(error)
-            return
-        self._keep(len(self._fds))
-        if self._kept_until_ns is None:
+        elif len(self._fds) > MAX_KEPT_DESCRIPTORS:
+            text = f"an incomplete message with more than {MAX_KEPT_DESCRIPTORS} descriptors"
+            self._fail(TraceError(errno.EPROTO, text + "; send it in one go"))
+        elif self._kept_until_ns is None:
             self._kept_until_ns = now_ns + HALF_MESSAGE_NS
-
-    def _keep(self, number: int) -> None:
-        shares, share = self.table.shares, self.peer.share
-        if self._kept:
-            shares.drop(Resource.DESCRIPTORS, share, self._kept)
-        if number:
-            shares.add(Resource.DESCRIPTORS, share, number)
-        self._kept = number
 
     def _take_records(self, buffer: bytes | bytearray | memoryview, offset: int) -> int:
         time_ns = self._services.time_of_records()
@@ -357,13 +342,11 @@ class DataConnection:
         if self._straddling:
             self._straddling = False
             done, self._fds, self._coming_fds = self._fds, self._coming_fds, []
-            self._keep(0)
             self._kept_until_ns = None
             close_foreign(done, self.peer.share)
 
     def _drop_fds(self) -> None:
         dropped, self._fds, self._coming_fds = self._fds + self._coming_fds, [], []
-        self._keep(0)
         self._kept_until_ns = None
         close_foreign(dropped, self.peer.share)
 
@@ -438,17 +421,11 @@ class DataConnection:
             raise TraceError(errno.EPERM, "only root and the daemon's own user open for another process")
         if self._ring is not None or self._notifier is not None or self._room:
             raise TraceError(errno.EBUSY, "this connection is in use; open_for comes first on a new one")
-        before, kept = self.peer, self._kept
-        self._keep(0)  # now counted for another user; closed after this request
-        try:
-            peer = self._services.open_for(self, process)
-        except TraceError:
-            self._keep(kept)
-            raise
-        self.peer = peer
+        before = self.peer
+        self.peer = self._services.open_for(self, process)
         self._set_writers()
         self._on_behalf = True
-        self.table.enablers.hold(peer)
+        self.table.enablers.hold(self.peer)
         self.table.enablers.drop(before)
 
     def _register_token(self, reg: messages.EventRegistration, token: int) -> dict[str, Any]:

@@ -519,13 +519,8 @@ class Port:
                 break
         else:
             self._finished(accepted)
-        refusal = None
-        if accepted.answers is not None and fds:
-            refusal = accepted.hold(Resource.DESCRIPTORS, 1 + len(fds))
         self._send(accepted)
-        if refusal is not None:
-            self._end(accepted, refusal)
-        elif connection.closing:
+        if connection.closing:
             self._end(accepted, None)
         elif connection.waiting or connection.next_timer_ns() is not None:
             self._speaking.add(accepted)
@@ -534,7 +529,6 @@ class Port:
     def _finished(self, accepted: AcceptedConnection) -> None:
         accepted.answers = None
         self._unfinished.pop(accepted, None)
-        accepted.hold(Resource.DESCRIPTORS, 1)
 
     def _note_timer(self, accepted: AcceptedConnection) -> None:
         due_ns = accepted.connection.next_timer_ns()
@@ -575,11 +569,13 @@ class Port:
             self._end(accepted, TraceError(errno.EMSGSIZE, "asked for too many descriptors; once is enough"))
 
     def _count(self, accepted: AcceptedConnection) -> None:
-        """Count the bytes held for it, and end it if they are too many."""
-        held = accepted.link.waiting_bytes
+        """Count the bytes and descriptors held for it, and end it if they are too many."""
+        nr_bytes, nr_descriptors = accepted.link.waiting_bytes, 1
         if accepted.ending_ns is None:
-            held += accepted.connection.stream.bytes_pending
-        if (refusal := accepted.hold(Resource.MESSAGE_BYTES, held)) is not None:
+            nr_bytes += accepted.connection.stream.bytes_pending
+            nr_descriptors += accepted.connection.nr_descriptors
+        refusal = accepted.hold(Resource.MESSAGE_BYTES, nr_bytes)
+        if (refusal := accepted.hold(Resource.DESCRIPTORS, nr_descriptors) or refusal) is not None:
             self._end(accepted, refusal)
 
     def _flush(self, accepted: AcceptedConnection) -> None:

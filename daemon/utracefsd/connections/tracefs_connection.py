@@ -144,6 +144,10 @@ class TracefsConnection:
         return False
 
     @property
+    def nr_descriptors(self) -> int:
+        return 0
+
+    @property
     def waiting(self) -> bool:
         """Whether a request waits, so that `speak` may have a response."""
         return bool(self._waiting) or (bool(self._delayed) and self._delayed[0][0].done)

@@ -28,6 +28,7 @@ class FakeConnection:
         self.closing = False
         self.waiting = False
         self.is_blocked = False
+        self.nr_descriptors = 0
         self.stream: Any = SimpleNamespace(bytes_pending=0, pending_head=None)
         self.closed_ns: list[int] = []
         self.timer_ns: int | None = None
@@ -40,7 +41,9 @@ class FakeConnection:
     ) -> Iterable[tuple[bytes, Sequence[int]] | None]:
         self.data += data
         self.fds += fds
-        return self.answer(data)
+        self.nr_descriptors = len(fds)
+        yield from self.answer(data)
+        self.nr_descriptors = 0
 
     def last_answers(self) -> Iterable[tuple[bytes, Sequence[int]]]:
         last, self.last = self.last, []

@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.daemon.connections.program import (
-    PLAIN,
     Client,
     enabler,
     listen,
@@ -25,7 +24,6 @@ from utracefsd.connections.data_connection import (
     MAX_WAITING_DESCRIPTORS,
 )
 from utracefsd.events.event_table import EventTable
-from utracefsd.machine.shares import Resource
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_is_leaked")
 
@@ -109,30 +107,19 @@ def test_too_many_descriptors(client: Client, memory: int) -> None:
 
 @pytest.mark.parametrize("packets", [1, MAX_KEPT_DESCRIPTORS + 1])
 def test_an_incomplete_message_keeps_as_many_as_a_request_needs(
-    client: Client, table: EventTable, memory: int, packets: int
+    client: Client, memory: int, packets: int
 ) -> None:
     data = client.request("DIAG_IOCQLOCOFFSET")
     for n in range(packets):
         client.send(data[n : n + 1], *[memory] * ((MAX_KEPT_DESCRIPTORS + 1) // packets))
     assert client.dead() == "EPROTO"
-    assert table.shares.total(Resource.DESCRIPTORS) == 0
+    assert client.connection.nr_descriptors == 0
 
 
-def test_what_an_incomplete_message_keeps_is_its_users(table: EventTable, memory: int) -> None:
-    table.shares.most[Resource.DESCRIPTORS] = 3
-    clients = [Client(table, PLAIN) for _ in range(3)]
-    for client in clients:
-        client.send(client.request("DIAG_IOCQLOCOFFSET")[:3], memory, memory)
-    assert [client.connection.closing for client in clients] == [False, True, True]
-    assert clients[1].dead() == "EMFILE"
-    assert table.shares.held(Resource.DESCRIPTORS, PLAIN.share) == 2
-    clients[0].connection.close(0)
-    assert table.shares.total(Resource.DESCRIPTORS) == 0
-
-
-def test_half_a_message_with_descriptors_has_its_time(client: Client, table: EventTable, memory: int) -> None:
+def test_half_a_message_with_descriptors_has_its_time(client: Client, memory: int) -> None:
     begun = client.request("DIAG_IOCSREG", {"name_args": "t", **enabler()})
     client.send(begun[:3], memory)
+    assert client.connection.nr_descriptors == 1
     assert client.connection.next_timer_ns() == HALF_MESSAGE_NS
     client.now_ns = HALF_MESSAGE_NS - 1
     client.send(begun[3:5])
@@ -145,7 +132,7 @@ def test_half_a_message_with_descriptors_has_its_time(client: Client, table: Eve
     client.take(client.connection.speak(client.now_ns))
     assert client.dead() == "ETIMEDOUT"
     assert client.connection.next_timer_ns() is None
-    assert table.shares.total(Resource.DESCRIPTORS) == 0
+    assert client.connection.nr_descriptors == 0
 
 
 def test_half_a_message_without_descriptors_may_take_as_long_as_it_likes(client: Client) -> None:
