@@ -259,7 +259,7 @@ def refusals_are_in_no_file(real: Any, *args: Any) -> None: ...
 
 @fault(Rings, "_keep")
 def a_user_takes_all_places_of_the_store(real: Any, rings: Rings, owned: Any) -> None:
-    if rings._store.keep(name_of(owned.key), owned.ring.fd):
+    if rings._store.keep(name_of(owned.ring.key), owned.ring.fd):
         rings._note_stored(owned)
 
 

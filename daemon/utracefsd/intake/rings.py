@@ -182,7 +182,6 @@ class KnownRing:
 @attrs.define(eq=False)
 class _Owned:
     ring: DataRing
-    key: Key
     uid: int
     share: int
     start_time: int
@@ -227,16 +226,13 @@ class Rings:
         self._awaited = dict(known or {})
         self._services = services
         self._store = store
-        self._unstored: dict[int, dict[_Owned, None]] = {}
-        """By user: rings without a place in the store; no entry is empty."""
         self._missing: dict[Key, KnownRing] = {}
         """Rings that are lost, or may be: `gathering` no longer waits for them."""
         self.intake = Intake(nr_cpus, procfs.tsc_is_trusted(), journal, GivingBack.start)
         self._journal = journal
         self._handing_over = False
         self._shares = services.shares
-        self._owned: dict[DataRing, _Owned] = {}
-        self._by_key: dict[Key, _Owned] = {}
+        self._owned: dict[Key, _Owned] = {}
         self._orphans: dict[_Owned, None] = {}
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -270,7 +266,7 @@ class Rings:
     def _wait_no_more(self, keys: Iterable[Key]) -> None:
         for key in keys:
             known = self._awaited.pop(key)
-            if (owned := self._by_key.get(key)) is None:
+            if (owned := self._owned.get(key)) is None:
                 self._miss(key, known)
             else:
                 self.on_kept(key, self._known(owned))
@@ -317,7 +313,7 @@ class Rings:
             del self._awaited[key]
             ring.dead = not known.may_come_back(self._services.is_running)
             ring.is_early = True  # it may not have registered all of its events yet
-            owned = _Owned(ring, key, known.uid, share_of(known.uid), known.start_time, _ignore)
+            owned = _Owned(ring, known.uid, share_of(known.uid), known.start_time, _ignore)
             self._enter(owned)
             self._note_stored(owned)
             self._orphan(owned)
@@ -329,9 +325,9 @@ class Rings:
 
     def saved(self) -> Iterator[tuple[Key, KnownRing]]:
         """All rings, for the state of the next daemon."""
-        for owned in self._owned.values():
-            if owned.key not in self._awaited:
-                yield owned.key, self._known(owned)
+        for key, owned in self._owned.items():
+            if key not in self._awaited:
+                yield key, self._known(owned)
         yield from self._awaited.items()
 
     def _wake(self) -> None:
@@ -345,18 +341,17 @@ class Rings:
 
     def grown(self, ring: DataRing, event_ids: Iterable[int]) -> None:
         """The table of a ring's connection has more events, or for each 0 a number without one."""
-        key = self._owned[ring].key
-        known = self._awaited.get(key)
+        known = self._awaited.get(ring.key)
         if known is None:
-            self.on_grown(key, event_ids)
+            self.on_grown(ring.key, event_ids)
         elif known.is_registered_in(len(ring.table)):
-            self._wait_no_more([key])
+            self._wait_no_more([ring.key])
 
     def wait_no_more(self, ring: DataRing) -> None:
         """An early ring will have no more events: its records do not wait for them, nor do other rings."""
         ring.is_early = False
-        if (key := self._owned[ring].key) in self._awaited:
-            self._wait_no_more([key])
+        if ring.key in self._awaited:
+            self._wait_no_more([ring.key])
 
     def fileno(self) -> int:
         """Readable when a doorbell rang."""
@@ -394,7 +389,7 @@ class Rings:
             raise TraceError(errno.ENOMEM, f"the data ring cannot be mapped: {error}") from error
         # Until now it belonged to nobody, was an orphan, or had a former connection of the same program.
         key = ring.key
-        other = self._by_key.get(key)
+        other = self._owned.get(key)
         former = None if other in self._orphans else other
         if former is not None and not former.belongs_to(peer):
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
@@ -418,7 +413,7 @@ class Rings:
         if missed is not None:
             self._services.ring_gone(missed.event_ids, -1)
         start_time, privileged = peer.start_time or 0, peer.privileged
-        owned = _Owned(ring, key, peer.uid, peer.share, start_time, failed, privileged=privileged)
+        owned = _Owned(ring, peer.uid, peer.share, start_time, failed, privileged=privileged)
         self._enter(owned, peer.lives)
         if other is not None and other.stored:
             self._note_stored(owned)
@@ -435,14 +430,14 @@ class Rings:
     def in_use(self, fd: int) -> bool:
         """Whether a connection has the ring of this memory."""
         key = key_of(fd)
-        owned = None if key is None else self._by_key.get(key)
+        owned = None if key is None else self._owned.get(key)
         return owned is not None and owned not in self._orphans
 
     def drop(self, ring: DataRing) -> None:
         """Its producer is gone: take in what it committed, and forget the ring; up to a second later if it
         lives, and a thread may still commit a record, or its next connection register the event of one."""
-        owned = self._owned.get(ring)
-        if owned is None:
+        owned = self._owned.get(ring.key)
+        if owned is None or owned.ring is not ring:
             return  # another connection of its program has it
         if self._handing_over:
             self._forget(owned)
@@ -489,14 +484,14 @@ class Rings:
         ring = owned.ring
         for tid, pid in self._writers_of(owned):
             self._services.comms.wrote(tid, pid)
-        del self._owned[ring], self._by_key[owned.key]
+        del self._owned[ring.key]
         self.intake.remove(ring)
         keep = self._handing_over or for_another
         (self._journal.leave if keep else self._journal.end)(ring)
         self._forget_place(owned, keep=keep)
         if not keep:
-            self.on_gone(owned.key)
-            if self._awaited.pop(owned.key, None) is not None:
+            self.on_gone(ring.key)
+            if self._awaited.pop(ring.key, None) is not None:
                 self._wait_no_more(())
         if owned in self._orphans:
             del self._orphans[owned]
@@ -595,7 +590,7 @@ class Rings:
     def lost_of_unknown(self) -> int:
         """Lost records that are in no event's `stats`: their registration was refused or never came, or they
         found a ring full that does not count the losses of their event (`DataRing`)."""
-        return self._lost_of_unknown + sum(ring.table.total_unknown for ring in self._owned)
+        return self._lost_of_unknown + sum(owned.ring.table.total_unknown for owned in self._owned.values())
 
     def writers(self) -> Iterator[tuple[int, int]]:
         """(thread id, process id) of threads that wrote, for rings with new records since the previous
@@ -641,8 +636,8 @@ class Rings:
     def close(self) -> None:
         """Forget all rings; the intake ends."""
         self._awaited.clear()
-        for ring in list(self._owned):
-            self.drop(ring)
+        for owned in list(self._owned.values()):
+            self.drop(owned.ring)
         for owned in list(self._orphans):
             self._forget(owned)
         self._epoll.close()
@@ -668,10 +663,9 @@ class Rings:
         try:
             self._shares.check(Resource.STORED_RINGS, owned.share, privileged=owned.privileged)
         except TraceError:
-            self._unstored.setdefault(owned.share, {})[owned] = None
-        else:
-            if self._store.keep(name_of(owned.key), owned.ring.fd):
-                self._note_stored(owned)
+            return
+        if self._store.keep(name_of(owned.ring.key), owned.ring.fd):
+            self._note_stored(owned)
 
     def _note_stored(self, owned: _Owned) -> None:
         owned.stored = True
@@ -680,24 +674,19 @@ class Rings:
     def _forget_place(self, owned: _Owned, *, keep: bool) -> None:
         """Give its place in the store to another ring. keep: leave the ring stored."""
         if not owned.stored:
-            self._no_longer_unstored(owned)
             return
         self._shares.drop(Resource.STORED_RINGS, owned.share)
         if keep:
             return
-        self._store.drop(name_of(owned.key))
-        for share in sorted(self._unstored, key=lambda uid: self._shares.held(Resource.STORED_RINGS, uid)):
-            owned = next(iter(self._unstored[share]))
-            if not self._shares.refusal(Resource.STORED_RINGS, share, privileged=owned.privileged):
-                self._no_longer_unstored(owned)
-                self._keep(owned)
+        self._store.drop(name_of(owned.ring.key))
+        waiting: dict[int, _Owned] = {}  # of each user the first
+        for other in self._owned.values() if self.nr_unstored else ():
+            if not other.stored:
+                waiting.setdefault(other.share, other)
+        for share in sorted(waiting, key=lambda uid: self._shares.held(Resource.STORED_RINGS, uid)):
+            self._keep(waiting[share])
+            if waiting[share].stored:
                 return
-
-    def _no_longer_unstored(self, owned: _Owned) -> None:
-        waiting = self._unstored.get(owned.share, {})
-        waiting.pop(owned, None)
-        if not waiting:
-            self._unstored.pop(owned.share, None)
 
     def _enter(self, owned: _Owned, lives: Callable[[], Task | None] | None = None) -> None:
         """Begin to read its ring."""
@@ -706,10 +695,10 @@ class Rings:
         self.intake.add(ring)
         ring.set_wait(self._services.wait_us(owned.uid))
         ring.set_behind(owned.share in self._behind)
-        self._owned[ring] = self._by_key[owned.key] = owned
+        self._owned[ring.key] = owned
         for resource, amount in _needs(ring.size):
             self._shares.add(resource, owned.share, amount)
-        if owned.key not in self._awaited:
-            self.on_kept(owned.key, self._known(owned))
+        if ring.key not in self._awaited:
+            self.on_kept(ring.key, self._known(owned))
         ring.want_wakeup(self._asleep)
         self._wake()  # read at once what an adopted ring holds
