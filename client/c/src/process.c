@@ -281,7 +281,6 @@ static int cancel_of_fork;
 static void before_fork(void)
 {
 	ut_lock();
-	ut_rings_before_fork();
 	mask_of_fork = mask_of_holder;
 	cancel_of_fork = cancel_of_holder;
 }

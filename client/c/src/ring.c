@@ -81,25 +81,14 @@ static void unmap_counters(struct ut_outlet *outlet)
 	outlet->counters = (struct data_ring){NULL};
 }
 
-/* Gives a parent's ring the mappings in which its forked children count (ut_ring_counters). */
+/* The mappings in which the program's forked children count, too (ut_ring_counters). */
 static void map_counters(struct ut_outlet *outlet)
 {
-	if (!outlet->is_shared || outlet->counters.lost)
-		return;
 	/* Of 0 bytes: a second mapping of shared pages. */
 	outlet->counters.header = ut_mapped(mremap(outlet->ring.header, 0, DR_HEADER_BYTES, MREMAP_MAYMOVE));
 	outlet->counters.lost = ut_mapped(mremap(outlet->ring.lost, 0, DR_LOST_BYTES, MREMAP_MAYMOVE));
 	if (!outlet->counters.header || !outlet->counters.lost)
 		unmap_counters(outlet);
-}
-
-void ut_rings_before_fork(void)
-{
-	for (uint32_t i = 1, left = nr_in_use; left; i++)
-		if (ut_outlets[i].in_use) {
-			map_counters(&ut_outlets[i]);
-			left--;
-		}
 }
 
 /* To be called with signals blocked, and without another thread. */
@@ -125,7 +114,6 @@ void ut_rings_start_child(void)
 	for (uint32_t i = 1, left = nr_in_use; left; i++) {
 		if (!ut_outlets[i].in_use)
 			continue;
-		map_counters(&ut_outlets[i]); /* of _Fork(3) */
 		leave_to_parent(&ut_outlets[i]);
 		if (!is_wiped)
 			memset(&ut_views[i], 0, sizeof(ut_views[i]));
@@ -171,8 +159,6 @@ struct data_ring *ut_ring_counters(uint32_t number)
 {
 	struct ut_outlet *outlet = &ut_outlets[number];
 
-	if (outlet->is_shared)
-		return outlet->in_use ? &outlet->ring : NULL;
 	return outlet->in_use && outlet->counters.lost ? &outlet->counters : NULL;
 }
 
@@ -224,6 +210,7 @@ int ut_ring_make(uint32_t size, uint32_t own_size)
 	if (error)
 		return error;
 	dr_init(&outlet->ring);
+	map_counters(outlet);
 	/* Each thread gives its name, under a number that no other ring has. */
 	outlet->ring.header->names = ((uint32_t)(ut_now_ns() >> 10) & INT32_MAX) | 1;
 	outlet->in_use = outlet->is_shared = 1;

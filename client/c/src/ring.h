@@ -35,7 +35,7 @@ extern struct data_ring *ut_views; /* [UT_MAX_RINGS], and behind it the counter 
 
 struct ut_outlet {
 	struct data_ring ring;
-	struct data_ring counters; /* from the first fork on its header and lost[] once more: a child counts there */
+	struct data_ring counters; /* its header and lost[] once more: a child counts there */
 	struct ut_descriptor memory, doorbell; /* for the daemon; none: it cannot have the ring */
 	int in_use;
 	int is_shared; /* its memory, with a daemon or with relatives */
@@ -55,8 +55,6 @@ int ut_rings_init(void (*wake)(uint32_t ring));
 /* Whether this memory is the marked one, and not a copy of it in a child. (A child of vfork(2) has its
  * parent's memory itself, so its writes are the parent's.) */
 int ut_rings_are_marked(void);
-/* With the lock held, in the process that will fork. */
-void ut_rings_before_fork(void);
 /* In a child: all views are empty, also if the kernel did not do it, and no memory is its parent's. */
 void ut_rings_start_child(void);
 /* Unmaps everything. */

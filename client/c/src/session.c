@@ -164,10 +164,10 @@ static int drive(struct ut_session *s, int (*done)(void *), void *arg, uint64_t 
 		uint32_t seen;
 
 		ut_step(s, now);
+		is_done = done(arg);
 		/* Wake the thread only if it has to wait for something else: it wakes us after each step. */
 		must_wake |= polled.fd != s->socket.fd || polled.events != ut_step_events(s) ||
 			     state != s->state || due != ut_step_due(s);
-		is_done = done(arg);
 		if (is_done || must_end || now >= until || (s->state == UT_WAITING && !waits_for_daemon) ||
 		    s->state == UT_CLOSED || (ut_process_is_guest() && !ut_thread_is_running()))
 			break;
@@ -441,17 +441,16 @@ int ut_session_repeat(struct ut_session *s, uint32_t write_index, const char *co
 	return error;
 }
 
-static int has_asked(void *arg)
+/* Asks as soon as there is a connection, and room. */
+static int is_carried_out(void *arg)
 {
 	struct ut_call *call = arg;
 
-	call->error = ut_ask(call->session, UT_ABOUT_CALL, call);
-	return call->error != -EAGAIN;
-}
-
-static int is_answered_call(void *call)
-{
-	return ((struct ut_call *)call)->done;
+	if (!call->is_asked && is_up(call->session) && !ut_ask(call->session, UT_ABOUT_CALL, call)) {
+		call->is_asked = 1;
+		ut_step(call->session, ut_clock_ns());
+	}
+	return call->done;
 }
 
 int ut_session_call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t, const void *),
@@ -460,17 +459,10 @@ int ut_session_call(struct ut_session *s, void (*put)(struct ut_out *, uint32_t,
 	struct ut_call waiting = {.session = s, .put = put, .arg = arg};
 
 	ut_begin(s, 1);
-	if (!is_up(s) && !ut_await(s, is_up, s, until))
-		return ut_is_connected(s->state) ? -ETIMEDOUT : -ENOTCONN;
-	if (!ut_await(s, has_asked, &waiting, until))
-		return -ETIMEDOUT;
-	if (waiting.error)
+	if (ut_await(s, is_carried_out, &waiting, until))
 		return waiting.error;
-	if (!ut_await(s, is_answered_call, &waiting, until)) {
-		ut_forget_asked(s, &waiting);
-		return is_up(s) ? -ETIMEDOUT : -ENOTCONN;
-	}
-	return waiting.error;
+	ut_forget_asked(s, &waiting);
+	return ut_is_connected(s->state) ? -ETIMEDOUT : -ENOTCONN;
 }
 
 int ut_session_delete(struct ut_session *s, const char *name)

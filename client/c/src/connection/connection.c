@@ -234,16 +234,24 @@ static int is_taken_away(const struct ut_session *s)
 	return !ut_is_ours(&s->socket) || (s->ring ? !has_good_ring(s) : s->state == UT_OFFERED);
 }
 
-/* At once: the program has closed descriptors, perhaps one that has just been received (the daemon is
- * unaffected, and so is its status page), the daemon has closed the ring, or is older. */
-static void begin_anew(struct ut_session *s, uint64_t now)
+/* The step has failed. */
+static void end_or_begin_anew(struct ut_session *s, uint64_t now, int error)
 {
-	end_connection(s);
-	ut_go(s, UT_AGAIN);
-	s->due = now;
+	if (ut_is_connected(s->state) && (error == -EBADF || is_taken_away(s))) {
+		/* At once: the program has closed descriptors, perhaps one that has just been received (the daemon is
+		 * unaffected, and so is its status page), the daemon has closed the ring, or is older. */
+		end_connection(s);
+		ut_go(s, UT_AGAIN);
+		s->due = now;
+	} else {
+		if (error == -EPROTO)
+			ut_warn(s, "the daemon cannot be understood, disconnected");
+		lose_connection(s, now, error);
+	}
 }
 
-static void start_connection(struct ut_session *s, uint64_t now)
+/* 0, also if it has to wait; or -errno. */
+static int start_connection(struct ut_session *s, uint64_t now)
 {
 	const uint64_t longest = s->parents ? LAST_PAUSE_OF_CHILD_NS : LAST_PAUSE_NS;
 	int error;
@@ -256,7 +264,7 @@ static void start_connection(struct ut_session *s, uint64_t now)
 		s->back_off *= 2;
 		if (s->ring && !s->parents)
 			ut_hold(s); /* of events declared meanwhile, who reads a former ring would know nothing */
-		return;
+		return 0;
 	}
 	if (!error && !(s->flags & UT_TOKENS)) {
 		error = make_ring(s, s->settings.ring_bytes);
@@ -265,27 +273,21 @@ static void start_connection(struct ut_session *s, uint64_t now)
 			error = 0;
 		}
 	}
-	if (error) {
-		lose_connection(s, now, error);
-		return;
-	}
+	if (error)
+		return error;
 	if (!s->is_old && s->ring && ut_ring_has_file(s->ring)) {
 		ut_outlets[s->ring].by_socket = 0;
 		ut_go(s, UT_OFFER);
 		if (!send_first(s))
-			return;
+			return 0;
 	}
 	ut_go(s, UT_PLAIN);
 	error = send_first(s);
-	if (error && is_taken_away(s)) {
-		begin_anew(s, now);
-	} else if (error) {
-		if (s->parents)
-			ut_session_give_up(s, &s->ring, 1);
-		lose_connection(s, now, error);
-	} else if (ut_sends(s)) {
+	if (!error && ut_sends(s))
 		take_ring_back(s);
-	}
+	else if (error && s->parents && !is_taken_away(s))
+		ut_session_give_up(s, &s->ring, 1);
+	return error;
 }
 
 /* ---- answers */
@@ -566,17 +568,12 @@ void ut_step(struct ut_session *s, uint64_t now)
 		return;
 	}
 	error = ut_is_connected(s->state) ? serve(s) : 0;
-	if (error == -EBADF || (error && is_taken_away(s))) {
-		begin_anew(s, now);
-	} else if (error && error != -EAGAIN) {
-		if (error == -EPROTO)
-			ut_warn(s, "the daemon cannot be understood, disconnected");
-		lose_connection(s, now, error);
-	}
+	if (error && error != -EAGAIN)
+		end_or_begin_anew(s, now, error);
 	if (s->state == UT_WAITING && now >= s->due)
 		ut_go(s, UT_WANTED);
-	if (s->state == UT_NEW && now >= s->due)
-		start_connection(s, now);
+	if (s->state == UT_NEW && now >= s->due && (error = start_connection(s, now)))
+		end_or_begin_anew(s, now, error);
 }
 
 uint64_t ut_step_due(const struct ut_session *s)

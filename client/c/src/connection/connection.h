@@ -101,7 +101,7 @@ struct ut_call {
 	struct ut_session *session;
 	void (*put)(struct ut_out *out, uint32_t msgid, const void *arg);
 	const void *arg;
-	int done;
+	int is_asked, done;
 	int error; /* 0 or negative errno */
 };
 
