@@ -23,8 +23,7 @@ static int is_answered(void *arg)
 {
 	const struct ut_enabler *enabler = arg;
 
-	return enabler->state == UT_ANSWERED || enabler->state == UT_REFUSED ||
-	       (ut_is_up(enablers_session->state) && !enablers_session->is_notified);
+	return enabler->state == UT_ANSWERED || enabler->state == UT_REFUSED;
 }
 
 static void remove_enabler(struct ut_enabler **at)
@@ -70,8 +69,6 @@ static int add(const char *command, uint32_t flags, uint16_t event_id, uintptr_t
 	ut_begin(enablers_session, 1);
 	if (!ut_await(enablers_session, is_answered, made, 0))
 		error = enablers_session->state == UT_WAITING ? -ENOTCONN : -ETIMEDOUT;
-	else if (made->state != UT_ANSWERED && made->state != UT_REFUSED)
-		error = -ENOSYS; /* a daemon that does not send changes */
 	else
 		error = -made->error; /* refused, or not writable */
 	at = find(addr, bit);

@@ -159,7 +159,6 @@ static void fail_calls(struct ut_session *s)
 static void end_connection(struct ut_session *s)
 {
 	s->in_size = s->out.size = s->out_sent = s->batch_size = s->batch_sent = 0;
-	s->is_notified = 0;
 	ut_close(&s->socket); /* no shutdown: in a child it is the parent's, too */
 	ut_close(&s->status_fd);
 	fail_calls(s);
@@ -295,15 +294,13 @@ static int start_connection(struct ut_session *s, uint64_t now)
 static int status_came(struct ut_session *s, const struct ut_message *message)
 {
 	struct stat found;
-	uint64_t size, protocol;
+	uint64_t size, protocol = 0;
 
 	if (message->error) {
 		ut_warn(s, "events are off: %s", message->text);
 		return -ENOTCONN;
 	}
-	s->takes_writers = protocol = 0;
 	if (s->status_fd.fd < 0 || ut_parse_number(message->result, "size", &size) ||
-	    ut_parse_number(message->result, "writers", &s->takes_writers) == -EPROTO ||
 	    ut_parse_number(message->result, "protocol", &protocol) == -EPROTO)
 		return -EPROTO;
 	/* Beyond the file's end the mapping would cause SIGBUS in the program. */
@@ -414,9 +411,9 @@ static int response_came(struct ut_session *s, const struct ut_message *message)
 	case UT_ABOUT_RING:
 		return ring_came(s, message);
 	case UT_ABOUT_NOTIFY:
-		/* This daemon has no enablers: they stay off, and only they need this answer. */
+		if (message->error)
+			return -EPROTO;
 		begin_back_off(s);
-		s->is_notified = !message->error;
 		ut_go(s, UT_READY);
 		return 0;
 	case UT_ABOUT_REG:

@@ -168,8 +168,6 @@ struct ut_session {
 	struct ut_descriptor status_fd; /* received, and not mapped yet */
 	uint32_t status_size;
 
-	int is_notified;  /* notify_enablers was sent */
-	uint64_t takes_writers; /* records on the socket may name their writer */
 	int is_old;	/* the daemon takes neither the program's ring nor numbers of registrations */
 	uint32_t ring;	  /* outlives a connection. 0: none */
 	uint32_t parents; /* of a child that was never up: its parent's ring, to count in. 0: none */

@@ -75,7 +75,7 @@ void ut_forget_asked(struct ut_session *s, const void *what)
 void ut_ask_registrations(struct ut_session *s)
 {
 	if (s->flags & UT_TOKENS) {
-		if (!s->is_notified)
+		if (!ut_is_up(s->state))
 			return;
 		for (struct ut_enabler *enabler = s->enablers; enabler; enabler = enabler->next)
 			if (enabler->state == UT_TO_ASK && ut_ask(s, UT_ABOUT_ENABLER, enabler))

@@ -26,21 +26,14 @@ static int has_room(const struct ut_session *s)
 	return UT_OUT_BYTES - s->batch_size >= MAX_OBJECT;
 }
 
-/* Whether the daemon takes a record's writer. A child does not wait for that answer, and its parent may have
- * had none: a daemon that takes records so early takes writers, too. */
-static int takes_writers(const struct ut_session *s)
-{
-	return s->takes_writers || ut_is_early(s);
-}
-
-/* Appends the record in the form of the socket, with its writer if the daemon takes one. */
+/* Appends the record in the form of the socket, with its writer if there is room. */
 static void put_record(struct ut_session *s, uint32_t write_index, const struct dr_taken *taken,
 		       const uint8_t *payload)
 {
 	uint8_t *at = s->pages->batch + s->batch_size;
 	unsigned named = taken->flags & DR_NAMED ? DR_COMM : 0, size;
 	const unsigned room = BIN_MAX_OBJECT - BIN_MAX_HEADER - 4;
-	int is_signed = takes_writers(s) && taken->tid && taken->length + BIN_SIGNATURE <= room;
+	int is_signed = taken->tid && taken->length + BIN_SIGNATURE <= room;
 
 	if (!is_signed || taken->length + BIN_SIGNATURE + named > room)
 		named = 0;
@@ -170,7 +163,7 @@ void ut_start_sending(struct ut_session *s)
 	s->taker.ring = ut_outlets[s->ring].ring;
 	dr_consumer_start(&s->taker);
 	dr_want_wakeup(&s->taker, 1);
-	dr_ask_names(&s->taker, takes_writers(s) ? ((uint32_t)(ut_clock_ns() >> 10) & INT32_MAX) | 1 : 0);
+	dr_ask_names(&s->taker, ((uint32_t)(ut_clock_ns() >> 10) & INT32_MAX) | 1);
 	ut_outlets[s->ring].by_socket = 1;
 }
 
