@@ -184,7 +184,6 @@ static void lose_connection(struct ut_session *s, uint64_t now, int error)
 	s->back_off = s->error ? s->back_off * 2 : UT_FIRST_BACK_OFF_NS;
 	s->back_off = s->back_off < LAST_BACK_OFF_NS ? s->back_off : LAST_BACK_OFF_NS;
 	s->error = error;
-	s->is_old &= s->forked_at != 0; /* the next one may take the ring; a child finds that in its status */
 	ut_disconnect(s);
 	warn_of_limits(s);
 	ut_go(s, UT_LOST);
@@ -306,11 +305,10 @@ static int status_came(struct ut_session *s, const struct ut_message *message)
 	/* Beyond the file's end the mapping would cause SIGBUS in the program. */
 	if (size == 0 || size > UT_STATUS_BYTES || fstat(s->status_fd.fd, &found) || (uint64_t)found.st_size < size)
 		return ut_is_ours(&s->status_fd) ? -EPROTO : -EBADF;
-	if (ut_sends(s) ? protocol < 2 : protocol >= 2 && s->is_old && s->forked_at) {
-		s->is_old = protocol < 2; /* so this connection should have begun without, or with, numbers */
+	if (s->is_old != (protocol < 2)) {
+		s->is_old = protocol < 2; /* so this connection should have begun without, or with, ring and numbers */
 		return -EBADF;
 	}
-	s->is_old = protocol < 2;
 	s->status_size = (uint32_t)size;
 	begin_back_off(s);
 	return 0;
