@@ -79,20 +79,27 @@ static inline int ut_out_of_the_way(int fd)
 	return moved < 0 ? error : moved;
 }
 
-/* Takes ownership of `fd`, like ut_out_of_the_way. 0, or -errno with `fd` closed. */
-static inline int ut_take(struct ut_descriptor *d, int fd)
+/* Takes ownership of `made`, like ut_out_of_the_way. `type`: S_IFMT of its file, 0 of an eventfd, or UT_ANY:
+ * one of another type is a file that the program has put over the number. 0, or -errno with `made` closed. */
+#define UT_ANY S_IFMT
+static inline int ut_take(struct ut_descriptor *d, int made, mode_t type)
 {
+	int fd = ut_out_of_the_way(made);
 	struct stat now;
 
 	d->fd = -1;
 	d->beside = NULL;
-	fd = ut_out_of_the_way(fd);
 	if (fd < 0)
 		return fd;
 	if (fstat(fd, &now) < 0) {
 		int error = -errno;
 		close(fd);
 		return error;
+	}
+	if (type != UT_ANY && (now.st_mode & S_IFMT) != type) {
+		if (fd != made) /* a second number of that file */
+			close(fd);
+		return -EBADF;
 	}
 	d->fd = fd;
 	d->dev = now.st_dev;
@@ -137,8 +144,8 @@ static inline int ut_bell_open(struct ut_bell *b)
 	ut_bell_close(b);
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
 		return -errno;
-	error = ut_take(&b->near_end, ends[0]);
-	other = ut_take(&b->far_end, ends[1]);
+	error = ut_take(&b->near_end, ends[0], S_IFSOCK);
+	other = ut_take(&b->far_end, ends[1], S_IFSOCK);
 	if (error || other)
 		ut_bell_close(b);
 	return error ? error : other;

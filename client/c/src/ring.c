@@ -162,30 +162,45 @@ struct data_ring *ut_ring_counters(uint32_t number)
 	return outlet->in_use && outlet->counters.lost ? &outlet->counters : NULL;
 }
 
+/* Gives a new memfd its length, for good. A file that the program has put over the number meanwhile must not
+ * change: it takes no seals, or has some. It can still come between these two calls: so not ftruncate(2),
+ * which would shorten it. */
+static int size_file(int fd, off_t bytes)
+{
+	const int seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals)
+		return seals < 0 && errno != EINVAL ? -errno : -EBADF;
+	if (fallocate(fd, 0, bytes - 1, 1) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		return -errno;
+	return 0;
+}
+
 /* Memory and doorbell for the daemon. 0, or -errno with nothing left; -EBADF: the program has closed one of
- * them meanwhile. */
+ * them meanwhile, or has put a file over it. */
 static int make_file(struct ut_outlet *outlet, uint32_t size)
 {
 	const off_t bytes = (off_t)dr_file_bytes(size);
 	struct rlimit limit;
 	int error;
 
-	/* Beyond this limit ftruncate(2) sends a signal. */
+	/* Beyond this limit fallocate(2) sends a signal. */
 	if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur < (rlim_t)bytes)
 		return -EFBIG;
 	error = ut_take(&outlet->memory,
-			(int)syscall(SYS_memfd_create, "utracefs-data-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+			(int)syscall(SYS_memfd_create, "utracefs-data-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING), S_IFREG);
 	if (error)
 		return error;
-	if (ftruncate(outlet->memory.fd, bytes) ||
-	    fcntl(outlet->memory.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-		error = -errno;
-	else
-		error = ut_take(&outlet->doorbell, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	error = size_file(outlet->memory.fd, bytes);
+	if (!error)
+		error = ut_take(&outlet->doorbell, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), 0);
 	if (!error)
 		error = dr_map(&outlet->ring, outlet->memory.fd, size);
-	if (error) {
+	/* If its number is still the memfd's, that is mapped, and not a file of the program: this would be
+	 * written to, and may be shorter (SIGBUS). */
+	if (error || !ut_is_ours(&outlet->memory)) {
 		error = ut_is_ours(&outlet->memory) ? error : -EBADF;
+		dr_unmap(&outlet->ring);
 		ut_close(&outlet->doorbell);
 		ut_close(&outlet->memory);
 	}

@@ -542,7 +542,7 @@ __attribute__((constructor)) static void start(void)
 	const int copy = NEXT(fcntl)(STDERR_FILENO, F_DUPFD_CLOEXEC, (void *)(intptr_t)UT_FIRST_FD);
 
 	if (copy >= 0)
-		(void)ut_take(&messages, copy);
+		(void)ut_take(&messages, copy, UT_ANY);
 	if (!theirs)
 		return;
 	if (*theirs)

@@ -85,7 +85,7 @@ int ut_connect(struct ut_descriptor *made, const char directories[2][UT_DIRECTOR
 		strcpy(address.sun_path + length + 1, name);
 		error = check_owner(directory);
 		if (!error) {
-			error = ut_take(made, socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+			error = ut_take(made, socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), S_IFSOCK);
 			if (error)
 				return error == -EBADF ? -EAGAIN : error;
 			if (connect(made->fd, (struct sockaddr *)&address, sizeof(address)) == 0)

@@ -480,7 +480,7 @@ static int receive(struct ut_session *s)
 				close(came.fds[i]);
 				error = -EPROTO;
 			} else if (!error) {
-				error = ut_take(&s->status_fd, came.fds[i]);
+				error = ut_take(&s->status_fd, came.fds[i], UT_ANY);
 			}
 		}
 		if (error)
@@ -510,11 +510,34 @@ static int receive(struct ut_session *s)
 
 /* ---- the step that moves all events together */
 
+/* Elsewhere first: if the program has put a file over the number, events must not look at that, and it may be
+ * shorter (SIGBUS). */
+static int map_status(struct ut_session *s)
+{
+	const int fd = s->status_fd.fd;
+	const size_t bytes = s->status_size;
+	void *at = ut_mapped(mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0));
+	int error = at ? 0 : -errno;
+
+	if (!ut_is_ours(&s->status_fd)) {
+		ut_unmap(at, bytes);
+		return -EBADF;
+	}
+	if (error)
+		return error;
+	if (mremap(at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, s->pages->status) != MAP_FAILED)
+		return 0;
+	/* A sandbox refuses it. */
+	munmap(at, bytes);
+	return mmap(s->pages->status, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ? -errno : 0;
+}
+
 static int move_all(struct ut_session *s)
 {
-	void *at = mmap(s->pages->status, s->status_size, PROT_READ, MAP_SHARED | MAP_FIXED, s->status_fd.fd, 0);
-	int error = at == MAP_FAILED ? -errno : s->state == UT_SOCKET && !ut_is_early(s) ? take_ring_back(s) : 0;
+	int error = map_status(s);
 
+	if (!error && s->state == UT_SOCKET && !ut_is_early(s))
+		error = take_ring_back(s);
 	for (struct ut_reg *reg = s->regs; reg && !error; reg = reg->next)
 		if (reg->state == UT_ANSWERED)
 			error = follow(reg);

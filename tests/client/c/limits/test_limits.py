@@ -288,7 +288,7 @@ CALLS = {
     "kill": [62], "fcntl": [72], "readlink readlinkat": [89, 267], "geteuid": [107], "getppid": [110],
     "rt_sigpending": [127], "rt_sigtimedwait": [128], "sigaltstack": [131], "prctl": [157], "gettid": [186],
     "getcwd": [79], "prlimit64": [302], "getrandom": [318],
-    "ftruncate": [77], "futex": [202], "tgkill": [234], "waitid": [247], "unshare": [272], "eventfd2": [290],
+    "fallocate": [285], "futex": [202], "tgkill": [234], "waitid": [247], "unshare": [272], "eventfd2": [290],
     "memfd_create": [319], "clone3": [435], "close": [3],
 }  # fmt: skip
 """System calls of the library, with their numbers on x86-64."""
@@ -296,7 +296,7 @@ OFF_LATER = {"fstat newfstatat", "write"}
 """Without these the client does not know its descriptors, and the program does not print its numbers."""
 OFF_AT_FIRST = OFF_LATER | {"mmap", "mremap", "socket", "connect", "sendmsg", "recvmsg", "fcntl", "close"}
 """Without these there is no connection, or no memory for a record before it: events are off."""
-NO_RING = {"fcntl", "sendmsg", "ftruncate", "eventfd2", "memfd_create", "prlimit64"}
+NO_RING = {"fcntl", "sendmsg", "fallocate", "eventfd2", "memfd_create", "prlimit64"}
 """Without these the daemon cannot have the ring."""
 OTHERS = {
     "execve", "exit", "exit_group", "brk", "access", "openat", "read", "pread64", "arch_prctl",
@@ -368,7 +368,7 @@ def test_each_call_of_the_library_is_refused_above(
     # Under a low number the program may write or dup2 at the same time.
     used = {
         int(number)
-        for number in re.findall(r" (?:connect|ftruncate|recvmsg|sendmsg|sendto|recvfrom)\((\d+),", calls)
+        for number in re.findall(r" (?:connect|fallocate|recvmsg|sendmsg|sendto|recvfrom)\((\d+),", calls)
     }
     assert used and min(used) >= 40
     used = {int(number) for number in re.findall(r" read\((\d+), \"\d+:[^:]*:/", calls)}  # a cgroup file
