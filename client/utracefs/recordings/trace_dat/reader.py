@@ -220,6 +220,13 @@ class TraceDatReader(FileReader):
                         f"cpu {extent.cpu} has {extent.size} bytes at {extent.offset} of a file of "
                         f"{len(self.content)}"
                     )
+        self._check_total("pages", sum(extent.size for buffer in self.buffers for extent in buffer.extents))
+
+    def _check_total(self, what: str, size: int) -> None:
+        """Parts of a file have no byte in common: else a small one could have records without end, or fill
+        memory."""
+        if size > len(self.content):
+            raise self._error(f"has {size} bytes of {what} in a file of {len(self.content)}")
 
     def _clipped(self, buffer: layout.Buffer) -> layout.Buffer:
         """Only the complete pages in the file."""
@@ -284,6 +291,8 @@ class TraceDatReader(FileReader):
 
     def _unpack(self, sections_at: Sequence[int], compression: Compression) -> None:
         """Replace the file by its plain pages."""
+        packed = sum(extent.size for buffer in self.buffers for extent in buffer.extents)
+        self._check_total("compressed pages", packed)
         cpus: list[Packed] = []
         at = 0
         plain_buffers = []
@@ -402,9 +411,13 @@ class TraceDatReader(FileReader):
         """(id, data) of each option, in all sections chained from this one."""
         options: list[tuple[int, bytes]] = []
         seen: set[int] = set()
+        size = 0
         while offset and offset not in seen:
             seen.add(offset)
-            found, offset = _options_in(Cursor(self._section(offset, layout.OPTIONS)))
+            section = self._section(offset, layout.OPTIONS)
+            size += layout.SECTION_HEADER.unpack_from(self.content, offset)[3]
+            self._check_total("options", size)
+            found, offset = _options_in(Cursor(section))
             options += found
         return options
 
@@ -444,7 +457,9 @@ class TraceDatReader(FileReader):
         if kind != layout.KIND_FLYRECORD:
             raise self._error(f"holds no recording of this kind ({kind!r})")
         self.buffers.append(self._buffer_v6(file, "", nr_cpus))
-        for option in map(Cursor, _values(options, layout.OPTION_BUFFER)):
+        instances = _values(options, layout.OPTION_BUFFER)
+        self._check_total("places of cpus", (1 + len(instances)) * nr_cpus * layout.EXTENT.size)
+        for option in map(Cursor, instances):
             instance = Cursor(self.content, option.u64())
             name = text_of(option.string())
             if instance.take(layout.KIND_SIZE) != layout.KIND_FLYRECORD:

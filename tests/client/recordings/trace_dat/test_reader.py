@@ -6,6 +6,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from tests.client.recordings.trace_dat.example import (
     CPU1,
     EVENTS,
     EXPECTED,
+    contents,
     many_records,
     pages,
     read_records,
@@ -27,8 +29,10 @@ from tests.judges import judge
 from utracefs import Recording
 from utracefs.recordings.recorded_file import RecordedFile, Selected
 from utracefs.recordings.report import report_text
+from utracefs.recordings.trace_dat.compression import compression_of
 from utracefs.recordings.trace_dat.format import clock_in_use
 from utracefs.recordings.trace_dat.reader import TraceDatReader
+from utracefs.recordings.trace_dat.writer import TraceDatWriter
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
@@ -132,6 +136,70 @@ def test_broken_in_a_known_way(example: Path, tmp_path: Path, change: object, sa
     assert says in opens(change(example.read_bytes()), tmp_path / "broken.dat")  # type: ignore[operator]
 
 
+OPTIONS_AT = 24
+"""Where a file without compression says where its options are."""
+
+
+def with_options(data: bytes, *options: tuple[int, bytes]) -> bytes:
+    """With these options in front of the file's own."""
+    own = data[OPTIONS_AT : OPTIONS_AT + 8]
+    body = b"".join(struct.pack("<HI", number, len(more)) + more for number, more in [*options, (0, own)])
+    head = data[:OPTIONS_AT] + struct.pack("<Q", len(data)) + data[OPTIONS_AT + 8 :]
+    return head + struct.pack("<HHIQ", 0, 0, 0, len(body)) + body
+
+
+def test_no_pages_twice(example: Path, tmp_path: Path) -> None:
+    """Ten thousand cpus with the same pages make a file of 1 MB one of many GB."""
+    with TraceDatReader(example) as reader:
+        (buffer,) = reader.buffers
+    places = b"".join(struct.pack("<IQQ", cpu, *attrs.astuple(buffer.extents[0])[1:]) for cpu in range(9))
+    option = struct.pack("<Q", 0) + b"\0mono\0" + struct.pack("<II", 4096, 9) + places
+    assert "of pages in a file of" in opens(
+        with_options(example.read_bytes(), (3, option)), tmp_path / "broken.dat"
+    )
+
+
+def test_no_compressed_pages_twice(tmp_path: Path) -> None:
+    compression = compression_of("zlib")
+    assert compression is not None
+    path = tmp_path / "packed.dat"
+    with TraceDatWriter(path, nr_cpus=1, compression=compression) as writer:
+        for page in pages(CPU0):
+            writer.add_page(0, page)
+        writer.finish(contents())
+    data = bytearray(path.read_bytes())
+    with TraceDatReader(path) as reader:
+        assert [buffer.extents[0].size for buffer in reader.buffers] == [4096 * len(pages(CPU0))]
+    # The size of the cpu's chunks, in the option of the buffer.
+    at = data.index(b"mono\0" + struct.pack("<II", 4096, 1)) + 5 + 8 + 4 + 8
+    assert opens(bytes(data), path) == "fine"
+    data[at : at + 8] = struct.pack("<Q", len(data) + 1)
+    assert "of compressed pages in a file of" in opens(bytes(data), path)
+
+
+def test_no_options_twice(example: Path, tmp_path: Path) -> None:
+    """Sections of options that have each other in theirs: memory for the square of the file's size."""
+    data = example.read_bytes()
+    number, filler = 100, 10_000
+    heads, ends = len(data), len(data) + number * 22 + filler
+    made = bytearray(data[:OPTIONS_AT] + struct.pack("<Q", heads) + data[OPTIONS_AT + 8 :])
+    for k in range(number):
+        end = ends + 14 * k
+        made += struct.pack("<HHIQ", 0, 0, 0, end + 14 - len(made) - 16)
+        made += struct.pack("<HI", 999, end - len(made) - 6)
+    made += bytes(filler)
+    for k in range(number):
+        own = struct.unpack_from("<Q", data, OPTIONS_AT)[0]
+        made += struct.pack("<HIQ", 0, 8, heads + 22 * (k + 1) if k + 1 < number else own)
+    assert "of options in a file of" in opens(bytes(made), tmp_path / "broken.dat")
+
+
+def test_no_table_of_cpus_twice(tmp_path: Path) -> None:
+    """Version 6: instances that have one table of many cpus."""
+    data = version_6(pages(CPU0)[0], pages(CPU1)[0], cpus=500, instances=30)
+    assert "of places of cpus in a file of" in opens(data, tmp_path / "broken.dat")
+
+
 def test_cut_off_anywhere(example: Path, tmp_path: Path) -> None:
     data = example.read_bytes()
     for length in [*range(0, 3000, 37), *range(3000, len(data), 500)]:
@@ -153,8 +221,9 @@ def test_any_byte_may_be_wrong(
 # Version 6, and several buffers.
 
 
-def version_6(main: bytes, instance: bytes) -> bytes:
-    """Written by the table of trace-cmd.dat.v6(5): a main buffer and the instance `box`, one cpu each."""
+def version_6(main: bytes, instance: bytes, cpus: int = 1, instances: int = 1) -> bytes:
+    """Written by the table of trace-cmd.dat.v6(5): a main buffer and the instance `box`, one cpu each.
+    Further cpus have no pages, further instances the place of that one."""
 
     def lstr(text: bytes) -> bytes:
         return struct.pack("<Q", len(text)) + text
@@ -165,16 +234,18 @@ def version_6(main: bytes, instance: bytes) -> bytes:
         head += struct.pack("<I", 0) + struct.pack("<I", 1) + b"user_events\0"
         formats = EVENTS.formats()
         head += struct.pack("<I", len(formats)) + b"".join(map(lstr, formats))
-        head += struct.pack("<I", 0) * 2 + lstr(b"11 alpha\n") + struct.pack("<I", 1)
+        head += struct.pack("<I", 0) * 2 + lstr(b"11 alpha\n") + struct.pack("<I", cpus)
         head += b"options  \0" + struct.pack("<HI", 4, 7) + b"[mono]\0"
-        head += struct.pack("<HI", 3, 12) + struct.pack("<Q", instance_at) + b"box\0" + struct.pack("<H", 0)
-        head += b"flyrecord\0" + struct.pack("<QQ", main_at, 4096) + lstr(b"[mono]")
+        head += (struct.pack("<HI", 3, 12) + struct.pack("<Q", instance_at) + b"box\0") * instances
+        head += struct.pack("<H", 0)
+        head += b"flyrecord\0" + struct.pack("<QQ", main_at, 4096) + others + lstr(b"[mono]")
         return head
 
+    others = bytes(16 * (cpus - 1))
     main_at = -(-len(build(0, 0)) // 4096) * 4096
     instance_at = main_at + 4096
     data = build(main_at, instance_at).ljust(main_at, b"\0") + main
-    data += b"flyrecord\0" + struct.pack("<QQ", instance_at + 4096, 4096) + lstr(b"[mono]")
+    data += b"flyrecord\0" + struct.pack("<QQ", instance_at + 4096, 4096) + others + lstr(b"[mono]")
     return data.ljust(instance_at + 4096, b"\0") + instance
 
 
