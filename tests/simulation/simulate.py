@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 import time
 import traceback
@@ -97,6 +98,15 @@ def main() -> int:
     make, make_steps = (clients.world, clients.steps_of) if chosen.clients else (world, steps_of)
     began, seed, done, failures = time.monotonic(), chosen.seed, 0, 0
     reached: Counter[str] = Counter()
+    until = began + chosen.seconds
+
+    def end(*_: object) -> None:
+        """After this seed; at once when it comes again."""
+        nonlocal until
+        until = 0
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, end)
     while True:
         steps = make_steps(seed, chosen.steps)
         outcome = play(steps, make)
@@ -113,7 +123,7 @@ def main() -> int:
         if outcome.failure and not chosen.go_on:
             print(as_test(seed, shortest, outcome))
             return 1
-        if chosen.only or time.monotonic() - began > chosen.seconds:
+        if chosen.only or time.monotonic() > until:
             break
         seed += 1
     for name, number in sorted(reached.items()):
