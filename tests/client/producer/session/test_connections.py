@@ -188,7 +188,7 @@ def garbage(sock: socket.socket) -> None:
 def a_map(sock: socket.socket) -> None:
     fd = os.memfd_create("map")
     os.ftruncate(fd, 4096)
-    socket.send_fds(sock, [encode_response(0, {"size": 4096})], [fd])
+    socket.send_fds(sock, [encode_response(0, {"size": 4096, "protocol": 2})], [fd])
     os.close(fd)
 
 
