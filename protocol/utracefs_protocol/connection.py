@@ -100,11 +100,6 @@ class Connection:
         """Received bytes that are not decoded yet. At end of file, not 0 means an incomplete message."""
         return len(self._buffer) - self._offset
 
-    @property
-    def pending_head(self) -> int | None:
-        """The first of these bytes; None when there are none."""
-        return self._buffer[self._offset] if self._offset < len(self._buffer) else None
-
     def receive(self, data: bytes | bytearray | memoryview) -> Iterator[Message]:
         """Take in bytes; iterate to get the messages that are complete with them. If the caller stops early,
         the next call continues there. ProtocolError at the first object that is malformed or over a limit,
@@ -187,11 +182,6 @@ class Connection:
                         raise RuntimeError(f"take_records went from {self._offset} to {taken} of {end}")
                     self._offset = taken
         return True
-
-
-def is_record_head(byte: int | None) -> bool:
-    """Whether an object that begins with this byte is an event record: bin 8, 16 and 32."""
-    return byte is not None and 0xC4 <= byte <= 0xC6
 
 
 def _decode(data: bytes) -> Any:

@@ -11,10 +11,9 @@ connection gets a bounded share of bytes and of time, in an order that is fair t
 Nothing here waits or reads a clock: `now_ns` is given.
 
 **`take_in_all`** takes in what was sent before the call: unaccepted connections, records, requests, ends. It
-takes in all of that if TAKE_IN_NS are enough. They are, unless a client floods the daemon with requests; then
-users with the least service time come first, and the flood is taken in later, in its own turn. From a
-connection that has to wait, the records before its first request are taken in nevertheless, again in the
-order of service time, for TAKE_RECORDS_NS. The requests of a connection are always carried out in order.
+takes in all of that if TAKE_IN_NS are enough. They are, unless a client floods the daemon; then users with
+the least service time come first, and the flood is taken in later, in its own turn. The requests of a
+connection are always carried out in order.
 
     accept ──> OPEN ──────── end of file, reset ────────────────> closed: references dropped at once
                  └── over a limit, broken framing ──> ENDING ───> closed: last message sent, or timeout
@@ -30,14 +29,13 @@ acceptor.py accepts connections and handles too many of them.
 
 import contextlib
 import errno
-import functools
 import os
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from utracefs_protocol.connection import encode_notification, is_record_head
+from utracefs_protocol.connection import encode_notification
 from utracefs_protocol.errors import TraceError
 from utracefsd.connections.accepted_connection import (
     OF_A_CONNECTION,
@@ -63,13 +61,10 @@ SMALL_PIECE_BYTES = 4 << 10
 # Bytes taken in from one connection before others are served: about the size of a Unix socket's buffer.
 TURN_BYTES = 256 << 10
 
-# How long requests of producers may delay an operation on the tree.
-TAKE_IN_NS = 10_000_000
+# How long connections may delay an operation on the tree.
+TAKE_IN_NS = 20_000_000
 
-# And how long the records of connections that wait may delay it.
-TAKE_RECORDS_NS = 10_000_000
-
-# And how long the records of one connection before those of others.
+# And how long one of them before others.
 SLICE_NS = 1_000_000
 
 # When the daemon does not get a cpu, time passes without work. So this many are served (and accepted)
@@ -222,17 +217,12 @@ class Port:
     ) -> int:
         """Serve it: take in what has arrived, at most `budget_bytes` and until then, else for its time;
         closes the connection when its end is read. Returns how many bytes are left for lack of time."""
-        until_ns = until_ns or self._now_ns() + self._rules.turn_ns
-        return self._turn(accepted, functools.partial(self._serve, accepted, budget_bytes, until_ns))
-
-    def _turn(self, accepted: AcceptedConnection, serve: Callable[[], int]) -> int:
-        """The result of `serve`; 0: it has a turn already."""
         if accepted.pumping:
             return 0
         began_ns, left = self._now_ns(), 0
         accepted.pumping = True
         with _AtItsCost(self, accepted):
-            left = serve()
+            left = self._serve(accepted, budget_bytes, until_ns or began_ns + self._rules.turn_ns)
             self._count(accepted)
         accepted.pumping = False
         self._scheduler.served(accepted, began_ns, self._now_ns())
@@ -306,8 +296,7 @@ class Port:
                         left[accepted] = _TO_THE_END
                     elif events & select.EPOLLIN:
                         left[accepted] = accepted.link.bytes_readable()
-            waiting = self._serve_in_slices(left, until_ns)
-            self._take_records_of(waiting, left)
+            self._serve_in_slices(left, until_ns)
         finally:
             self._taking_in = False
 
@@ -338,11 +327,8 @@ class Port:
                 left[accepted] = _TO_THE_END
         self._serve_in_slices(left, until_ns)
 
-    def _serve_in_slices(
-        self, left: dict[AcceptedConnection, int], until_ns: int
-    ) -> deque[AcceptedConnection]:
-        """Serve connections in fair order until the time, and FEW in any case; `left`: the bytes of each.
-        Returns the waiting ones."""
+    def _serve_in_slices(self, left: dict[AcceptedConnection, int], until_ns: int) -> None:
+        """Serve connections in fair order until the time, and FEW in any case; `left`: the bytes of each."""
         waiting = deque(self._scheduler.in_order(left, self._now_ns()))
         slices = 0
         while waiting and ((now_ns := self._now_ns()) < until_ns or slices < FEW):
@@ -354,30 +340,6 @@ class Port:
             left[accepted] = self.pump(accepted, left[accepted], slice_ends_ns)
             if left[accepted]:
                 waiting.append(accepted)
-        return waiting
-
-    def _take_records_of(
-        self, waiting: Iterable[AcceptedConnection], left: dict[AcceptedConnection, int]
-    ) -> None:
-        """Take in arrived records that are before any request: for TAKE_RECORDS_NS, users with the least
-        service time first."""
-        until_ns = self._now_ns() + TAKE_RECORDS_NS
-        for number, accepted in enumerate(self._scheduler.in_order(waiting, until_ns)):
-            if number >= FEW and self._now_ns() >= until_ns:
-                break
-            self._turn(accepted, functools.partial(self._take_records, accepted, left[accepted], until_ns))
-
-    def _take_records(self, accepted: AcceptedConnection, budget_bytes: int, until_ns: int) -> int:
-        until_ns = max(until_ns, self._now_ns() + SLICE_NS)
-        while (
-            budget_bytes > 0
-            and self._now_ns() < until_ns
-            and accepted.open
-            and accepted.answers is None
-            and is_record_head(accepted.connection.stream.pending_head or accepted.link.peek())
-        ):
-            budget_bytes -= self._receive(accepted, min(budget_bytes, SMALL_PIECE_BYTES), 0)
-        return 0
 
     def go_on(self) -> None:
         """Release blocked connections: `ready` returns those with unprocessed input."""

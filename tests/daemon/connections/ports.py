@@ -29,7 +29,7 @@ class FakeConnection:
         self.waiting = False
         self.is_blocked = False
         self.nr_descriptors = 0
-        self.stream: Any = SimpleNamespace(bytes_pending=0, pending_head=None)
+        self.stream: Any = SimpleNamespace(bytes_pending=0)
         self.closed_ns: list[int] = []
         self.timer_ns: int | None = None
         self.last: list[tuple[bytes, Sequence[int]]] = []
