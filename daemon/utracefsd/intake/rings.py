@@ -53,7 +53,7 @@ from utracefsd.intake._journal import Journal
 from utracefsd.intake._writers import AllWriters
 from utracefsd.machine import procfs
 from utracefsd.machine.closing import close_foreign
-from utracefsd.machine.comms import CommTable, Task
+from utracefsd.machine.comms import CommTable
 from utracefsd.machine.peer import Peer, share_of
 from utracefsd.machine.shares import Resource, Shares
 
@@ -182,9 +182,8 @@ class KnownRing:
 @attrs.define(eq=False)
 class _Owned:
     ring: DataRing
-    uid: int
-    share: int
-    start_time: int
+    peer: Peer
+    """Its program; of a ring from the store as the state describes it."""
     failed: Callable[[TraceError], None]
     taken: int = 0
     """The ring's `taken` at the last call of `writers`."""
@@ -192,13 +191,15 @@ class _Owned:
     """How often `end_orphans` still waits for a record that a thread is writing."""
     left: bool = False
     """Its connection to this daemon has ended, and no other has adopted it."""
-    privileged: bool = False
-    """Its connection was an administrator's."""
     stored: bool = False
     """The store keeps it."""
 
+    @property
+    def start_time(self) -> int:
+        return self.peer.start_time or 0
+
     def belongs_to(self, peer: Peer) -> bool:
-        return (self.ring.pid, self.uid) == (peer.pid, peer.uid)
+        return (self.peer.pid, self.peer.uid) == (peer.pid, peer.uid)
 
 
 class Rings:
@@ -302,7 +303,8 @@ class Rings:
                 close_foreign([fd], os.geteuid())
                 continue
             try:
-                ring = DataRing.adopt(table, known.pid, fd, -1, share_of(known.uid))
+                peer = Peer(known.pid, known.uid, 0, False, known.start_time or None, share_of(known.uid))
+                ring = DataRing.adopt(table, peer.pid, fd, -1, peer.share)
                 self._journal.resume(ring)
             except (ValueError, OSError, MemoryError) as error:
                 daemon_log("ring-not-taken-over", pid=known.pid, reason=error)
@@ -313,7 +315,7 @@ class Rings:
             del self._awaited[key]
             ring.dead = not known.may_come_back(self._services.is_running)
             ring.is_early = True  # it may not have registered all of its events yet
-            owned = _Owned(ring, known.uid, share_of(known.uid), known.start_time, _ignore)
+            owned = _Owned(ring, peer, _ignore)
             self._enter(owned)
             self._note_stored(owned)
             self._orphan(owned)
@@ -393,7 +395,7 @@ class Rings:
         former = None if other in self._orphans else other
         if former is not None and not former.belongs_to(peer):
             raise TraceError(errno.EBUSY, "this data ring is in use by another connection; close that first")
-        if other is None or other.share != peer.share:
+        if other is None or other.peer.share != peer.share:
             for resource, amount in _needs(ring.size):
                 self._shares.check(resource, peer.share, amount, privileged=peer.privileged)
         ring.is_early = early
@@ -412,9 +414,8 @@ class Rings:
         missed = self._missing.pop(key, None)
         if missed is not None:
             self._services.ring_gone(missed.event_ids, -1)
-        start_time, privileged = peer.start_time or 0, peer.privileged
-        owned = _Owned(ring, peer.uid, peer.share, start_time, failed, privileged=privileged)
-        self._enter(owned, peer.lives)
+        owned = _Owned(ring, peer, failed)
+        self._enter(owned)
         if other is not None and other.stored:
             self._note_stored(owned)
         elif self._store.limit:
@@ -439,32 +440,28 @@ class Rings:
         owned = self._owned.get(ring.key)
         if owned is None or owned.ring is not ring:
             return  # another connection of its program has it
-        if self._handing_over:
-            self._forget(owned)
-        elif not (self.gathering and self._leave(owned)):
-            is_left = False
-            try:
+        is_left = False
+        try:
+            if not (self._handing_over or self.gathering):
                 ring.close()
                 if ring.has_rest:
                     self.take_in()
-                if ring.pending_bytes:
-                    self.take_in()  # stamped or committed after the previous call began
-                if not ring.pending_bytes or not self._may_be_filling(owned):
-                    ring.dead = ring.pending_bytes > 0
-                    ring.is_early = False  # no other connection will bring its registrations
-                    if ring.has_rest:
-                        self.take_in()
-                is_finished = ring.corrupt or (ring.dead and not ring.waits_for_room)
-                is_left = ring.pending_bytes > 0 and not is_finished and self._leave(owned)
-            finally:
-                if not is_left:
-                    self._forget(owned)
+            if not self._handing_over and (self.gathering or (ring.has_rest and not ring.corrupt)):
+                is_left = self._leave(owned)
+        finally:
+            if not is_left:
+                self._forget(owned)
+        if is_left and not self.gathering:
+            self.take_in()  # stamped or committed after the previous call began, or behind what was not
+            self._forget_finished([owned])
 
     def _leave(self, owned: _Owned) -> bool:
         """Continue to read a ring whose connection ends. False: its events are gone."""
         if self._services.acquire_events(owned.ring.table.event_ids()) is None:
             return False
-        owned.ring.dead = not self._may_be_filling(owned)
+        if not self._may_be_filling(owned):
+            owned.ring.dead = True
+            owned.ring.is_early = False  # no other connection will bring its registrations
         owned.left = True
         self._orphan(owned)
         return True
@@ -500,7 +497,7 @@ class Rings:
         if ring.doorbell >= 0:
             self._epoll.unregister(ring.doorbell)
         for resource, amount in _needs(ring.size):
-            self._shares.drop(resource, owned.share, amount)
+            self._shares.drop(resource, owned.peer.share, amount)
 
     def end_orphans(self, *, all_of_them: bool = False) -> None:
         """Forget the empty rings of programs that are gone; with `all_of_them` also of programs that did not
@@ -520,18 +517,20 @@ class Rings:
                 if not (owned.left and owned.looks and ring.pending_bytes):
                     ring.dead = ring.dead or not self._may_be_filling(owned)
                 owned.looks -= 1
-                if owned.looks < 0:
+                if ring.dead or owned.looks < 0:
                     ring.is_early = False  # no other connection has brought its registrations
                 ended.append(owned)
         if ended:
             self.round()
-            for owned in ended:
-                ring = owned.ring
-                is_unfinished = ring.pending_bytes and (
-                    ring.waits_for_room or (not ring.dead and owned.looks >= 0)
-                )
-                if owned in self._orphans and not is_unfinished:
-                    self._forget(owned)
+            self._forget_finished(ended)
+
+    def _forget_finished(self, orphans: Iterable[_Owned]) -> None:
+        """Forget those of which everything is taken in that can be."""
+        for owned in orphans:
+            ring = owned.ring
+            may_get_more = ring.waits_for_room or (not ring.dead and owned.looks >= 0)
+            if owned in self._orphans and not (ring.has_rest and may_get_more):
+                self._forget(owned)
 
     @property
     def has_orphans(self) -> bool:
@@ -613,14 +612,14 @@ class Rings:
     def look_at_waits(self) -> None:
         """`wait_us` has changed."""
         for owned in self._owned.values():
-            owned.ring.set_wait(self._services.wait_us(owned.uid))
+            owned.ring.set_wait(self._services.wait_us(owned.peer.uid))
 
     def note_behind(self, share: int, is_behind: bool) -> None:
         """Many connections of this user wait to be set up, or no longer: children that his programs fork now
         might be refused, and their records would be in no number if they end before they read that."""
         (self._behind.add if is_behind else self._behind.discard)(share)
         for owned in self._owned.values():
-            if owned.share == share:
+            if owned.peer.share == share:
                 owned.ring.set_behind(is_behind)
 
     def want_wakeup(self, wanted: bool) -> None:
@@ -645,7 +644,7 @@ class Rings:
         self._asleep = False  # consumers that are detached after this ring no bell
 
     def _known(self, owned: _Owned) -> KnownRing:
-        return KnownRing(owned.ring.pid, owned.start_time, owned.uid, owned.ring.table.event_ids())
+        return KnownRing(owned.ring.pid, owned.start_time, owned.peer.uid, owned.ring.table.event_ids())
 
     def _watch(self, ring: DataRing) -> None:
         """From now on its doorbell wakes the edge.
@@ -661,7 +660,7 @@ class Rings:
     def _keep(self, owned: _Owned) -> None:
         """Store it, at once or when there is a place."""
         try:
-            self._shares.check(Resource.STORED_RINGS, owned.share, privileged=owned.privileged)
+            self._shares.check(Resource.STORED_RINGS, owned.peer.share, privileged=owned.peer.privileged)
         except TraceError:
             return
         if self._store.keep(name_of(owned.ring.key), owned.ring.fd):
@@ -669,35 +668,35 @@ class Rings:
 
     def _note_stored(self, owned: _Owned) -> None:
         owned.stored = True
-        self._shares.add(Resource.STORED_RINGS, owned.share)
+        self._shares.add(Resource.STORED_RINGS, owned.peer.share)
 
     def _forget_place(self, owned: _Owned, *, keep: bool) -> None:
         """Give its place in the store to another ring. keep: leave the ring stored."""
         if not owned.stored:
             return
-        self._shares.drop(Resource.STORED_RINGS, owned.share)
+        self._shares.drop(Resource.STORED_RINGS, owned.peer.share)
         if keep:
             return
         self._store.drop(name_of(owned.ring.key))
         waiting: dict[int, _Owned] = {}  # of each user the first
         for other in self._owned.values() if self.nr_unstored else ():
             if not other.stored:
-                waiting.setdefault(other.share, other)
+                waiting.setdefault(other.peer.share, other)
         for share in sorted(waiting, key=lambda uid: self._shares.held(Resource.STORED_RINGS, uid)):
             self._keep(waiting[share])
             if waiting[share].stored:
                 return
 
-    def _enter(self, owned: _Owned, lives: Callable[[], Task | None] | None = None) -> None:
+    def _enter(self, owned: _Owned) -> None:
         """Begin to read its ring."""
-        ring = owned.ring
-        ring.writers = self._services.all_writers.of(ring.pid, owned.start_time, owned.share, lives)
+        ring, peer = owned.ring, owned.peer
+        ring.writers = self._services.all_writers.of(ring.pid, owned.start_time, peer.share, peer.lives)
         self.intake.add(ring)
-        ring.set_wait(self._services.wait_us(owned.uid))
-        ring.set_behind(owned.share in self._behind)
+        ring.set_wait(self._services.wait_us(owned.peer.uid))
+        ring.set_behind(owned.peer.share in self._behind)
         self._owned[ring.key] = owned
         for resource, amount in _needs(ring.size):
-            self._shares.add(resource, owned.share, amount)
+            self._shares.add(resource, owned.peer.share, amount)
         if ring.key not in self._awaited:
             self.on_kept(ring.key, self._known(owned))
         ring.want_wakeup(self._asleep)
