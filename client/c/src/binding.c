@@ -109,7 +109,7 @@ void utb_stats(struct utb_session *session, struct utb_stats *stats)
 	s = session->owner.session;
 	if (s) {
 		stats->is_connected = ut_is_up(s->state);
-		stats->pending = ut_count_pending(s, 0);
+		stats->pending = ut_count_pending(s);
 		stats->ring_bytes = s->state == UT_UP ? ut_views[s->ring].size : 0;
 		for (struct ut_reg *reg = s->regs; reg; reg = reg->next)
 			stats->lost += atomic_load(&reg->lost);

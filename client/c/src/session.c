@@ -89,7 +89,7 @@ static void end_session(struct ut_session *s)
 		ut_lose_rest(s);
 	if (ut_outlets[s->ring].by_socket)
 		ut_session_give_up(s, &s->ring, 1);
-	ut_count_pending(s, 0);
+	ut_count_pending(s);
 	/* A daemon has its records, or the next one may get the ring from its manager. */
 	ut_session_give_up(s, &s->ring, 0);
 	ut_session_give_up(s, &s->parents, 0);

@@ -287,9 +287,9 @@ int ut_send_records(struct ut_session *session);
 /* At the end of a session that is UT_SENDS: the records that are left are lost, and so reported to the
  * daemon as far as the socket takes that. */
 void ut_lose_rest(struct ut_session *session);
-/* Counts the records that are in the ring, unless the daemon reads it or `with_ring` is set, for each
- * registration. Returns the total. */
-uint64_t ut_count_pending(struct ut_session *session, int with_ring);
+/* Counts the records that are in the ring, unless the daemon reads it, for each registration. Returns the
+ * total. */
+uint64_t ut_count_pending(struct ut_session *session);
 
 /* ---- enable_bits.c: with the lock held */
 

@@ -183,7 +183,7 @@ int ut_send_records(struct ut_session *s)
 	return error;
 }
 
-uint64_t ut_count_pending(struct ut_session *s, int with_ring)
+uint64_t ut_count_pending(struct ut_session *s)
 {
 	uint64_t all = 0, position = 0;
 	struct ut_reg *reg;
@@ -191,8 +191,7 @@ uint64_t ut_count_pending(struct ut_session *s, int with_ring)
 
 	for (reg = s->regs; reg; reg = reg->next)
 		reg->pending = 0;
-	while (s->ring && (with_ring || s->state != UT_UP) &&
-	       dr_walk(&ut_outlets[s->ring].ring, &position, &number))
+	while (s->ring && s->state != UT_UP && dr_walk(&ut_outlets[s->ring].ring, &position, &number))
 		if ((reg = ut_reg_of(s, number))) {
 			reg->pending++;
 			all++;
@@ -216,7 +215,7 @@ void ut_lose_rest(struct ut_session *s)
 	atomic_fetch_or(&s->taker.ring.header->head, DR_CLOSED);
 	if (!error)
 		put_losses(s);
-	ut_count_pending(s, 1);
+	ut_count_pending(s);
 	for (struct ut_reg *reg = s->regs; reg && !error && has_room(s); reg = reg->next)
 		if (reg->pending && is_known(s, reg))
 			put_loss(s, reg, (uint32_t)reg->pending);
