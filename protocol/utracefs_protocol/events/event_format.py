@@ -39,8 +39,10 @@ COMMON_FIELDS: Final = tuple(
 )
 """Those of every event (trace_define_common_fields())."""
 
+_NUMBER: Final = re.compile(rb"\d{1,10}")
+"""Those of declared events are not longer. Larger ones fit into no type of other formats."""
 _FORMAT_LINE: Final = re.compile(
-    rb"\s*field:(?P<declared>[^;]*);\s*offset:\s*(?P<offset>\d+);\s*size:\s*(?P<size>\d+);"
+    rb"\s*field:(?P<declared>[^;]*);\s*offset:\s*(?P<offset>\d{1,10});\s*size:\s*(?P<size>\d{1,10});"
     rb"(?:\s*signed:\s*(?P<signed>\d+);)?\s*\Z"
 )
 """Like all patterns here it takes time linear in the line's length for any input: trace files are hostile."""
@@ -160,7 +162,8 @@ def parse_format(text: bytes) -> EventFormat:
         if line.startswith(b"name:"):
             name = line[5:].strip()
         elif line.startswith(b"ID:"):
-            if not (number := line[3:].strip()).isdigit():
+            number = line[3:].strip()
+            if not _NUMBER.fullmatch(number):
                 raise TraceError(
                     errno.EINVAL, f"format of event {shown(name)}: ID {shown(number)} is no number"
                 )

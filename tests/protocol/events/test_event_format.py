@@ -97,6 +97,10 @@ def test_format_lines_of_the_kernel(
         b"name: x\nID: 5\nformat:\n\tfield:u32;\toffset:8;\tsize:4;\tsigned:0;\n",
         b"name: x\nID: 5\nformat:\n\tfield:u32 a;\toffset:x;\tsize:4;\tsigned:0;\n",
         b"name: x\nID: 5\nformat:\n\tfield:u32 a;\n",
+        b"name: x\nID: " + b"9" * 30,
+        b"name: x\nID: " + b"9" * 5000,
+        b"name: x\nID: 5\nformat:\n\tfield:u32 a;\toffset:8;\tsize:" + b"9" * 5000 + b";\tsigned:0;\n",
+        b"name: x\nID: 5\nformat:\n\tfield:u32 a;\toffset:" + b"9" * 5000 + b";\tsize:4;\tsigned:0;\n",
     ],
 )
 def test_not_a_format(text: bytes) -> None:
