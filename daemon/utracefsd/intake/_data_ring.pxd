@@ -32,6 +32,7 @@ cdef class DataRing:
     cdef uint64_t marked_at
     cdef bint has_unfolded              # there may be losses that are not counted yet
     cdef Py_ssize_t folded_to           # size of the table when losses were last counted
+    cdef int64_t not_found              # losses in the producer's sum, not yet in its numbers by event
     cdef bint has_lost                  # its producer counted losses since this was last set to False
     cdef uint64_t narrow_until          # by Intake.narrow
     # By Intake.skip: where the last skip ended, the tail when it had last moved by much and when that was,

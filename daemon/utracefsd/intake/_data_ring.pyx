@@ -50,6 +50,10 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 cdef enum:
     MARKS_A_LAP = 32
 
+# A higher sum is invented: no producer loses so many between two looks.
+cdef uint64_t MOST_LOST = 1 << 40
+cdef int64_t HALF_A_LAP = 1 << 31
+
 # Generations with which rings ask for names: unique among all rings, also those of earlier daemons.
 cdef uint32_t last_asked = monotonic_ns() >> 10 & 0xffffffff
 
@@ -228,13 +232,14 @@ cdef class DataRing:
     cdef int publish(self) except -1:
         """Give the consumed space back to the producers, and take their counts of losses."""
         cdef uint64_t full_at = self.c.published + self.c.ring.size
-        cdef bint has_more
+        cdef uint64_t lost
         if not self.is_giving_back():
             dr_publish(&self.c)
-        has_more = dr_take_lost(&self.c)
-        if has_more:
+        lost = dr_take_lost(&self.c)
+        if lost:
             self.has_lost = True
-        if has_more or (
+            self.not_found += <int64_t>min(lost, MOST_LOST)
+        if lost or (
             self.has_unfolded
             and (not self.is_early or PyList_GET_SIZE(self.table.tracepoints) > self.folded_to)
         ):
@@ -245,6 +250,7 @@ cdef class DataRing:
         """Count the producer's losses since the last call, which happened at `position`. If a killed daemon
         had counted them, they get only their marks."""
         cdef uint32_t i, n, counted, before, size = <uint32_t>PyList_GET_SIZE(self.table.tracepoints)
+        cdef int64_t laps
         cdef dict missing = {}, counts = {}
         cdef bint is_missed
         self.has_unfolded = False
@@ -268,6 +274,7 @@ cdef class DataRing:
             n -= counted
             if n == 0:
                 continue
+            self.not_found -= n
             is_missed = False
             if i >= size or (i == DR_LOST_COUNTERS - 1 and size > DR_LOST_COUNTERS):
                 self.table.total_unknown += n
@@ -279,6 +286,11 @@ cdef class DataRing:
                 counts[i] = counts.get(i, 0) + n
             else:
                 dr_forget_lost_of(&self.c, i, n)
+        # A number of an event has passed zero. (Less is between a producer's two additions, or invented.)
+        if not self.has_unfolded and self.not_found >= HALF_A_LAP:
+            laps = (self.not_found + HALF_A_LAP) // (2 * HALF_A_LAP)
+            self.not_found -= laps * 2 * HALF_A_LAP
+            self.table.total_unknown += <uint64_t>(laps * 2 * HALF_A_LAP)
         self.folded_to = size
         self.add_marks(position, missing, counts)
         return 0

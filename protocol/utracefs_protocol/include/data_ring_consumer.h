@@ -216,8 +216,9 @@ static inline int dr_has_lost(const struct dr_consumer *c)
 	return atomic_load_explicit(&c->ring.header->lost, memory_order_relaxed) != 0;
 }
 
-/* Whether records were lost since the last call; dr_lost_of then has the numbers by event. A number stays in
- * the memory until dr_forget_lost_of, called when the loss is marked in every ring buffer. So the memory
+/* How many records were lost since the last call; dr_lost_of then has the numbers by event, of 32 bits:
+ * beside a daemon that is stopped for minutes one may pass zero, and only this sum shows it. A number stays
+ * in the memory until dr_forget_lost_of, called when the loss is marked in every ring buffer. So the memory
  * holds the losses that no file of a daemon has, and the successor of a killed daemon marks these. It must
  * not count them again: readers of streams, which outlive the daemon, may have seen them. So `counted` says
  * how many of them are counted. Stores, and what the successor does after a kill behind each one:
@@ -235,9 +236,9 @@ static inline int dr_has_lost(const struct dr_consumer *c)
  *
  * A producer adds to its event's number first. If that number is taken before the producer adds to the total,
  * the next call reports a loss and no number is found. */
-static inline int dr_take_lost(struct dr_consumer *c)
+static inline uint64_t dr_take_lost(struct dr_consumer *c)
 {
-	return dr_has_lost(c) && atomic_exchange_explicit(&c->ring.header->lost, 0, memory_order_acquire);
+	return dr_has_lost(c) ? atomic_exchange_explicit(&c->ring.header->lost, 0, memory_order_acquire) : 0;
 }
 
 static inline uint32_t dr_lost_of(const struct dr_consumer *c, uint32_t write_index)

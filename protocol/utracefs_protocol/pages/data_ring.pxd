@@ -85,7 +85,7 @@ cdef extern from "data_ring_consumer.h" nogil:
     void dr_ask_names(dr_consumer *c, uint32_t names)
     uint64_t dr_head(dr_consumer *c)
     bint dr_has_lost(const dr_consumer *c)
-    bint dr_take_lost(dr_consumer *c)
+    uint64_t dr_take_lost(dr_consumer *c)
     uint32_t dr_lost_of(const dr_consumer *c, uint32_t write_index)
     void dr_forget_lost_of(dr_consumer *c, uint32_t write_index, uint32_t n)
     uint32_t dr_counted_of(const dr_consumer *c, uint32_t write_index)

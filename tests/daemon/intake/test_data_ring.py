@@ -307,6 +307,29 @@ def test_numbers_that_mean_no_event_are_not_counted(world: World) -> None:
     assert world.seen.probe.lost == 0xFFFFFFFF
 
 
+def claim(world: World, total: int, *by_event: int) -> None:
+    """A producer's losses: their sum, and the 32 bits of each event's number."""
+    producer = world.producers[0]
+    for index, count in enumerate(by_event):
+        struct.pack_into("<I", producer.memory, DATA + SIZE + 4 * index, count)
+    producer.set_u64(LOST, total)
+    world.intake.take_in()
+
+
+@pytest.mark.parametrize("laps", [0, 1, 3])
+@pytest.mark.parametrize("more", [5, 1 << 31, 0xFFFFFFFF])
+def test_a_number_of_losses_that_has_passed_zero(world: World, laps: int, more: int) -> None:
+    """As beside a daemon that is stopped for minutes: which event's it is, is unknown."""
+    claim(world, (laps << 32) + more, more)
+    claim(world, 0)
+    assert (world.seen.probe.lost, world.rings[0].table.total_unknown) == (more, laps << 32)
+    # Numbers in front of their sum, or behind it, are none that have passed zero.
+    claim(world, 1, 9)
+    claim(world, 8 + 6)
+    claim(world, 1, 6)
+    assert (world.seen.probe.lost, world.rings[0].table.total_unknown) == (more + 9 + 6, laps << 32)
+
+
 def test_a_dead_producer_s_open_record_is_stepped_over(world: World) -> None:
     producer, ring = world.producers[0], world.rings[0]
     producer.emit(0, number(1), 1)
