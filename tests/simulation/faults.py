@@ -61,6 +61,7 @@ SELDOM = {
     "rings_are_read_before_all_of_them_are_back",
     "half_a_limit_is_measured_by_what_others_hold",
     "a_killed_daemon_s_counts_of_losses_are_forgotten",
+    "a_user_takes_all_places_of_the_store",
 }
 """Not found in a minute, or not on every machine: a kill must come at the right place, or a wait."""
 
@@ -77,7 +78,6 @@ SLOW = {
     "a_sampling_frequency_is_ignored",
     "a_spare_is_not_made_again",
     "a_stream_that_ends_keeps_its_event",
-    "a_user_takes_all_places_of_the_store",
     "accepting_pauses_forever",
     "an_instance_gets_the_buffer_of_a_removed_one",
     "an_operation_does_not_take_in_first",
@@ -261,6 +261,13 @@ def refusals_are_in_no_file(real: Any, *args: Any) -> None: ...
 def a_user_takes_all_places_of_the_store(real: Any, rings: Rings, owned: Any) -> None:
     if rings._store.keep(name_of(owned.ring.key), owned.ring.fd):
         rings._note_stored(owned)
+
+
+@fault(Rings, "_forget_place")
+def a_place_in_the_store_stays_free(real: Any, rings: Rings, owned: Any, *, keep: bool) -> None:
+    vars(rings)["_keep"] = lambda other: None
+    real(rings, owned, keep=keep)
+    del vars(rings)["_keep"]
 
 
 @fault(Rings, "__init__")
