@@ -98,7 +98,6 @@ BREAKABLE: list[tuple[Any, str]] = [
     (AcceptedConnection, "hold"),
     (Peer, "of_process"),
     (EnablerTable, "check"),
-    (Rings, "adopt"),
     (Rings, "take_in"),
     (Rings, "grown"),
     (Rings, "_watch"),
