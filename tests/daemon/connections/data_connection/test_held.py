@@ -80,8 +80,6 @@ class Broken:
 
 BREAKABLE: list[tuple[Any, str]] = [
     (os, "dup"),
-    (os, "memfd_create"),
-    (os, "eventfd"),
     (EventTable, "register"),
     (EnablerTable, "add"),
     (EnablerTable, "remove"),
