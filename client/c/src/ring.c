@@ -31,9 +31,10 @@ static unsigned nr_still_read;
 static uint32_t range = 128; /* numbers below are in use or free for reuse: twice as many as there are
 			      * rings */
 
-/* Finds where the kernel stores the cpu of each thread. By name: a library linked to these symbols does
- * not load with an older C library. */
-static void find_cpu(void)
+/* Finds where the kernel stores the cpu of each thread; until then a system call does. By name: a library
+ * linked to these symbols does not load with an older C library. At the start, for dlsym takes the loader's
+ * lock, under which a constructor of dlopen(3) may await our lock. */
+__attribute__((constructor)) static void find_cpu(void)
 {
 #ifdef __GLIBC_PREREQ
 #if __GLIBC_PREREQ(2, 34) /* from here on dlsym needs no other library */
@@ -58,7 +59,6 @@ int ut_rings_init(void (*wake)(uint32_t))
 	if (ut_views)
 		return 0;
 	wake_taker = wake;
-	find_cpu();
 	at = mmap(NULL, bytes_of_views, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		return -errno;

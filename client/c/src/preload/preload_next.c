@@ -99,6 +99,11 @@ void *ut_next_find(enum ut_next_name name)
 	return atomic_load_explicit(&ut_next_table[name], memory_order_relaxed);
 }
 
+__attribute__((constructor)) static void find_at_start(void)
+{
+	ut_next(UT_NEXT_close);
+}
+
 /* ---- the same for the core (PAST_WRAPPERS in the Makefile) */
 
 int ut_behind_close(int fd)
