@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -204,7 +205,12 @@ def test_the_time_of_a_registration_does_not_grow_with_their_number(
         words = [sys.executable, "-c", DECLARE_MANY, str(built / "libutracefs.so"), str(count)]
         return float(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
-    assert min(time_of(32_000) for _ in range(2)) < 8 * min(time_of(8_000) for _ in range(2))
+    few = many = math.inf
+    for _ in range(6):  # (beside others one may take several times as long)
+        few, many = min(few, time_of(8_000)), min(many, time_of(32_000))
+        if many < 8 * few:
+            return
+    raise AssertionError((few, many))
 
 
 def test_there_is_no_daemon(directory: Path, run: Run) -> None:
