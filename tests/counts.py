@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.client.c.test_instructions import INJECTIONS, PATHS
 from tests.client.forward.failing_disk import PLANS
 from tests.simulation.faults import FAULTS
-from tests.simulation.found import FOUND
+from tests.simulation.found import FOUND, FOUND_BY_CLIENTS
 from tests.simulation.mixture import WEIGHTS
 from tests.simulation.test_simulation import RARE
 from tests.soak.__main__ import _PARTS
@@ -44,7 +44,7 @@ def counts() -> dict[str, int]:
         "transcripts of a kernel": len([*(ROOT / "tests/conformance/6.12.117").rglob("*.txt")]),
         "simulation: kinds of steps": len(WEIGHTS),
         "simulation: names that sixty seeds must reach": len(RARE),
-        "simulation: lists of steps kept, each of which once failed": len(FOUND),
+        "simulation: lists of steps kept, each of which once failed": len(FOUND) + len(FOUND_BY_CLIENTS),
         "simulation: faults to be found": len(FAULTS),
         "interrupted emits: paths": len(PATHS),
         "interrupted emits: injections": len(INJECTIONS),

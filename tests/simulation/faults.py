@@ -58,46 +58,10 @@ FAULTS: dict[str, Fault] = {}
 FIRST_SEEDS: dict[str, int] = {}
 
 SELDOM = {
-    "rings_are_read_before_all_of_them_are_back",
-    "half_a_limit_is_measured_by_what_others_hold",
-    "a_killed_daemon_s_counts_of_losses_are_forgotten",
     "a_user_takes_all_places_of_the_store",
-}
-"""Not found in a minute, or not on every machine: a kill must come at the right place, or a wait."""
-
-SLOW = {
-    "a_buffer_is_removed_before_the_log_names_the_new_one",
-    "a_change_is_forgotten_while_another_is_unanswered",
-    "a_descriptor_for_refusing_is_not_taken_again",
-    "a_histogram_s_file_goes_before_the_log_says_so",
-    "a_plug_in_does_not_get_the_last_records",
-    "a_plug_in_gets_its_records_late",
-    "a_plug_in_stays_attached",
-    "a_program_is_notified_of_a_removed_token",
-    "a_removed_instance_comes_back",
-    "a_sampling_frequency_is_ignored",
-    "a_spare_is_not_made_again",
-    "a_stream_that_ends_keeps_its_event",
-    "accepting_pauses_forever",
-    "an_instance_gets_the_buffer_of_a_removed_one",
-    "an_operation_does_not_take_in_first",
-    "an_operation_waits_again_for_an_overdue_program",
     "an_orderly_end_counts_losses_twice",
-    "an_orderly_end_leaves_what_sockets_hold",
-    "buffers_with_records_of_removed_events_are_forgotten",
-    "fields_have_no_limit",
-    "ids_of_removed_events_are_given_again_after_a_restart",
-    "losses_of_data_rings_are_counted_nowhere",
-    "pages_that_are_not_full_stay_in_the_buffer",
-    "records_over_the_socket_do_not_wait_for_rings",
-    "rings_of_ended_programs_are_waited_for",
-    "some_of_the_synthetic_events_are_removed_though_one_is_in_use",
-    "the_log_is_rewritten_in_place",
-    "the_rest_of_a_dead_program_s_ring_is_dropped",
-    "two_histograms_share_a_table",
-    "unfinished_records_of_living_programs_are_given_up",
 }
-"""Found within a minute of the processor's time, but not within five seconds: `make soak` tries them."""
+"""Not found in a minute: a kill must come at the right place, or a wait."""
 
 
 def fault(place: Any, name: str, seed: int = 1) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -125,7 +89,7 @@ def _nothing(*_: object, **__: object) -> None:
     return None
 
 
-@fault(EventIds, "restore")
+@fault(EventIds, "restore", seed=6)
 def ids_of_removed_events_are_given_again_after_a_restart(
     real: Any, ids: EventIds, used: Any, recorded: Any
 ) -> None:
@@ -189,7 +153,7 @@ def the_rest_of_a_dead_program_s_ring_is_dropped(real: Any, rings: Rings, ring: 
     rings._forget(rings._owned[ring])
 
 
-@fault(Rings, "take_in")
+@fault(Rings, "take_in", seed=7)
 def losses_of_data_rings_are_counted_nowhere(real: Any, rings: Rings, *args: Any) -> int:
     for owned in rings._owned.values():
         os.pwrite(owned.ring.fd, bytes(8), DataRing.LOST)
@@ -206,7 +170,7 @@ def an_orderly_end_counts_losses_twice(real: Any, rings: Rings, owned: Any, **kw
         os.pwrite(place[0], bytes(DataRing.COUNTERS), DataRing.COUNTED)
 
 
-@fault(Rings, "adopt")
+@fault(Rings, "adopt", seed=36)
 def a_killed_daemon_s_counts_of_losses_are_forgotten(
     real: Any, rings: Rings, *args: Any, **kwargs: Any
 ) -> Any:
@@ -304,7 +268,7 @@ def an_instance_gets_the_buffer_of_a_removed_one(real: Any, folders: BufferFolde
     folders.adopted = adopted
 
 
-@fault(Tables, "drop")
+@fault(Tables, "drop", seed=9)
 def a_histogram_s_file_goes_before_the_log_says_so(real: Any, tables: Tables, *args: Any) -> None:
     real(tables, *args)
     tables.recycle()
@@ -315,7 +279,7 @@ def two_histograms_share_a_table(real: Any, tables: Tables, named: Any) -> None:
     real(tables, [name for name in named if os.path.exists(os.path.join(tables._folder or "", name))])
 
 
-@fault(BufferFolders, "switch_to")
+@fault(BufferFolders, "switch_to", seed=18)
 def a_buffer_is_removed_before_the_log_names_the_new_one(
     real: Any, folders: BufferFolders, folder: str
 ) -> None:
@@ -324,7 +288,7 @@ def a_buffer_is_removed_before_the_log_names_the_new_one(
     folders._state.on_buffer_moved(folders._number)
 
 
-@fault(log_file.LogFile, "replace")
+@fault(log_file.LogFile, "replace", seed=65)
 def the_log_is_rewritten_in_place(real: Any, file: log_file.LogFile, data: bytes) -> bool:
     return (
         len(data) <= file.room
@@ -360,7 +324,7 @@ def histograms_begin_again(real: Any, tables: Tables, *args: Any, **kwargs: Any)
     return found
 
 
-@fault(State, "_instance_removed")
+@fault(State, "_instance_removed", seed=18)
 def a_removed_instance_comes_back(real: Any, state: State, instance: Instance) -> None:
     save, state.save = state.save, _nothing  # type: ignore[method-assign]
     try:
@@ -379,7 +343,7 @@ def options_are_as_in_a_new_instance(real: Any, instance: Instance, settings: An
     real(instance, {name: value for name, value in settings.items() if name != "options"}, files)
 
 
-@fault(BufferStore, "restore_sizes")
+@fault(BufferStore, "restore_sizes", seed=10)
 def a_spare_is_not_made_again(real: Any, store: BufferStore, *args: Any, **kwargs: Any) -> None:
     real(store, *args, **kwargs | {"snapshot": False})
 
@@ -399,7 +363,7 @@ def events_wait_half_as_long_for_their_programs(real: Any, daemon: Daemon) -> No
     daemon._grace_ends_ns -= GRACE_NS // 2
 
 
-@fault(Daemon, "take_in_all")
+@fault(Daemon, "take_in_all", seed=7)
 def an_operation_does_not_take_in_first(real: Any, daemon: Daemon) -> None: ...
 
 
@@ -429,7 +393,7 @@ def records_over_the_socket_do_not_wait_for_rings(real: Any, daemon: Daemon, *ar
     return daemon.now_ns()
 
 
-@fault(Rings, "_may_be_filling")
+@fault(Rings, "_may_be_filling", seed=18)
 def unfinished_records_of_living_programs_are_given_up(real: Any, *args: Any) -> bool:
     return False
 
@@ -456,7 +420,7 @@ def messages_are_not_counted(real: Any, *args: Any) -> None: ...
 def accepting_pauses_forever(real: Any, *args: Any) -> None: ...
 
 
-@fault(Acceptor, "_take_reserve")
+@fault(Acceptor, "_take_reserve", seed=5)
 def a_descriptor_for_refusing_is_not_taken_again(real: Any, *args: Any) -> None: ...
 
 
@@ -471,12 +435,12 @@ def any_number_of_connections_wait(real: Any, acceptor: Acceptor, sock: Any) -> 
 def a_stream_is_not_published(real: Any, *args: Any) -> None: ...
 
 
-@fault(PageStream, "ready")
+@fault(PageStream, "ready", seed=7)
 def pages_that_are_not_full_stay_in_the_buffer(real: Any, stream: PageStream) -> Any:
     return OpenStream.ready(stream)
 
 
-@fault(Stream, "_detach")
+@fault(Stream, "_detach", seed=8)
 def a_stream_that_ends_keeps_its_event(real: Any, *args: Any) -> None: ...
 
 
@@ -509,13 +473,13 @@ def enable_words_of_ended_programs_stay(real: Any, table: EnablerTable, peer: An
 def an_operation_does_not_wait_for_enablers(real: Any, *args: Any) -> None: ...
 
 
-@fault(Notifier, "is_late")
+@fault(Notifier, "is_late", seed=6)
 def an_operation_waits_again_for_an_overdue_program(real: Any, notifier: Notifier) -> None:
     real(notifier)
     notifier.overdue = False
 
 
-@fault(Notifier, "note")
+@fault(Notifier, "note", seed=6)
 def a_change_is_forgotten_while_another_is_unanswered(
     real: Any, notifier: Notifier, token: int, value: bool
 ) -> None:
@@ -523,7 +487,7 @@ def a_change_is_forgotten_while_another_is_unanswered(
         real(notifier, token, value)
 
 
-@fault(Notifier, "forget")
+@fault(Notifier, "forget", seed=6)
 def a_program_is_notified_of_a_removed_token(real: Any, notifier: Notifier, token: int, now_ns: int) -> None:
     del notifier.enablers[token]
 
@@ -573,7 +537,7 @@ def a_user_is_refused_for_what_others_hold(
     return real(shares, resource, uid, amount + others, **privileged)
 
 
-@fault(Shares, "most_of")
+@fault(Shares, "most_of", seed=70)
 def half_a_limit_is_measured_by_what_others_hold(real: Any, shares: Shares, resource: Any, uid: int) -> int:
     others = shares.total(resource) - shares.held(resource, uid)
     return max(0, int(real(shares, resource, uid)) - others)
@@ -599,7 +563,7 @@ def records_of_stored_rings_do_not_wait_for_their_registrations(real: Any, rings
         owned.ring.is_early = False
 
 
-@fault(Rings, "look_again")
+@fault(Rings, "look_again", seed=16)
 def rings_of_ended_programs_are_waited_for(real: Any, rings: Rings) -> None: ...
 
 
@@ -608,13 +572,13 @@ def a_place_in_the_store_is_never_given_back(real: Any, rings: Rings, owned: Any
     real(rings, owned, keep=True)
 
 
-@fault(PerfEvents, "open")
+@fault(PerfEvents, "open", seed=6)
 def a_sampling_frequency_is_ignored(real: Any, events: PerfEvents, wanted: Any, *, handle: int) -> Any:
     object.__setattr__(wanted, "sample_freq", 0)
     return real(events, wanted, handle=handle)
 
 
-@fault(Plugins, "flush")
+@fault(Plugins, "flush", seed=7)
 def a_plug_in_gets_its_records_late(real: Any, *args: Any) -> None: ...
 
 
@@ -622,7 +586,7 @@ def a_plug_in_gets_its_records_late(real: Any, *args: Any) -> None: ...
 def a_plug_in_does_not_get_the_last_records(real: Any, *args: Any) -> None: ...
 
 
-@fault(Plugin, "detach")
+@fault(Plugin, "detach", seed=82)
 def a_plug_in_stays_attached(real: Any, *args: Any) -> None: ...
 
 
@@ -630,7 +594,7 @@ def a_plug_in_stays_attached(real: Any, *args: Any) -> None: ...
 def buffers_keep_records_of_synthetic_events_that_are_removed(*_: object) -> None: ...
 
 
-@fault(Instance, "restore")
+@fault(Instance, "restore", seed=6)
 def buffers_with_records_of_removed_events_are_forgotten(
     real: Any, instance: Instance, settings: Any, files: Any
 ) -> None:
@@ -659,7 +623,7 @@ def triggers_are_restored_in_the_order_of_their_events(*_: object) -> int:
     return 0
 
 
-@fault(dynamic_events, "truncate_synthetic")
+@fault(dynamic_events, "truncate_synthetic", seed=44)
 def some_of_the_synthetic_events_are_removed_though_one_is_in_use(
     real: Any, table: EventTable, *, privileged: bool
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.faults import FAULTS, FIRST_SEEDS, SELDOM, SLOW, find
+from tests.simulation.faults import FAULTS, FIRST_SEEDS, SELDOM, find
 from tests.simulation.found import FOUND
 from tests.simulation.mixture import WEIGHTS, Step, steps_of
 from tests.simulation.rings import DataRing
@@ -142,14 +142,17 @@ def test_a_seed_does_not_depend_on_the_order_of_sets() -> None:
     assert journals[0] == journals[1]
 
 
+FOUND_BY_LISTS = {fault for faults, _ in FOUND for fault in faults.split()}
+
+
 @pytest.mark.parametrize("number", range(len(FOUND)))
 def test_found(number: int) -> None:
-    fault, steps = FOUND[number]
+    faults, steps = FOUND[number]
     outcome = play(steps)
     assert outcome.failure == "", outcome.trace
-    if fault:
+    for fault in faults.split():
         with FAULTS[fault]():
-            assert play(steps).failure
+            assert play(steps).failure, fault
 
 
 @pytest.mark.soak
@@ -171,15 +174,8 @@ def _is_found(name: str) -> bool:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", sorted(FAULTS.keys() - SELDOM - SLOW))
+@pytest.mark.parametrize("name", sorted(FAULTS.keys() - SELDOM - FOUND_BY_LISTS))
 def test_a_fault_is_found(name: str) -> None:
-    assert _is_found(name)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", sorted(SLOW))
-def test_a_slow_fault_is_found(name: str) -> None:
     assert _is_found(name)
 
 
