@@ -228,7 +228,8 @@ struct ut_reg *ut_reg_new(struct ut_session *session, const char *command, uint3
 int ut_reg_number(struct ut_reg *reg, uint32_t number);
 /* The same with the next number: it moves behind all with a number, those without one behind it. */
 int ut_reg_number_last(struct ut_reg *reg);
-/* Whether who reads the session's ring, of the connection before, would not know its records. */
+/* Whether it was declared since the last connection ended: the daemon may still read the ring of that
+ * connection, and would not know its records. */
 int ut_reg_is_too_new(const struct ut_reg *reg);
 /* Its records go into the session's ring, if both have a number. */
 void ut_reg_place(struct ut_reg *reg);

@@ -2,10 +2,10 @@
  * The next functions: the functions that the program would call without this library.
  *
  * They are looked up (dlsym, RTLD_NEXT) all together at the first call of any: constructors of other
- * libraries may run before ours, and open files. Else our constructor does it, for later the caller may hold
- * a lock that another thread awaits in a constructor of dlopen(3), under the loader's lock, which dlsym
- * takes. A call from within the lookup itself
- * (also malloc of a preloaded allocator, which opens its settings) makes the bare system call.
+ * libraries may run before ours, and open files. Else our constructor does it: later the caller may hold a
+ * lock for which another thread waits in a constructor of dlopen(3), under the loader's lock, which dlsym
+ * takes. A call from within the lookup itself (also malloc of a preloaded allocator, which opens its
+ * settings) makes the bare system call.
  */
 #ifndef UTRACEFS_PRELOAD_NEXT_H
 #define UTRACEFS_PRELOAD_NEXT_H
