@@ -162,14 +162,18 @@ struct data_ring *ut_ring_counters(uint32_t number)
 	return outlet->in_use && outlet->counters.lost ? &outlet->counters : NULL;
 }
 
+#ifndef F_SEAL_EXEC
+#define F_SEAL_EXEC 0x20
+#endif
+
 /* Gives a new memfd its length, for good. A file that the program has put over the number meanwhile must not
  * change: it takes no seals, or has some. It can still come between these two calls: so not ftruncate(2),
- * which would shorten it. */
+ * which would shorten it. (With vm.memfd_noexec a new one has F_SEAL_EXEC.) */
 static int size_file(int fd, off_t bytes)
 {
 	const int seals = fcntl(fd, F_GET_SEALS);
 
-	if (seals)
+	if (seals & ~F_SEAL_EXEC)
 		return seals < 0 && errno != EINVAL ? -errno : -EBADF;
 	if (fallocate(fd, 0, bytes - 1, 1) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
 		return -errno;

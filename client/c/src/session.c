@@ -319,8 +319,8 @@ int ut_reg_lose(struct ut_reg *reg)
 
 	ut_lock();
 	s = reg->session;
-	/* (A child's without a ring, or beside an older daemon, not if nothing was tried yet, or when its connection
-	 * has ended; others if the registration has no room among those under way, or comes when the ring has no
+	/* (A child's without a ring, beside an older daemon, or behind the end of its connection; not if nothing was
+	 * tried yet. Others if the registration has no room among those under way, or comes when the ring has no
 	 * connection; all of a child of vfork(2), which tries nothing.) */
 	is_lost = s && !ut_reg_has_ring(reg) && /* (another thread may have made it) */
 		  (ut_process_is_guest() ||

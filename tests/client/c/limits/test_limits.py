@@ -241,6 +241,28 @@ def test_no_thread_can_be_made(built: Path, tmp_path: Path) -> None:
     assert done.own == (3, "e1 t0 h1 f0 s1 ") and "events are off: no thread for them" in done.error
 
 
+def test_memory_that_cannot_be_executed(daemon: DaemonProcess, program: Path) -> None:
+    """With vm.memfd_noexec, which each pid namespace has, a new memfd has a seal already: the daemon gets the
+    ring all the same."""
+    setting = "echo 1 > /proc/sys/vm/memfd_noexec"
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c"]
+    if subprocess.run([*words, setting], capture_output=True, check=False).returncode:
+        pytest.skip("no pid namespace with this setting: it needs root, and Linux 6.3")
+    with subprocess.Popen(
+        [*words, f'{setting} && exec "$0" esw', program],
+        env={**os.environ, "UTRACEFS_DIR": daemon.directory},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin and process.stdout
+        while process.stdout.readline() not in ("waits\n", ""):
+            pass
+        with daemon.tree() as tree:
+            assert b"\ndata rings: 1\n" in tree.read_file("daemon_stats")
+        process.communicate("\n", timeout=60)
+
+
 @needs("musl-gcc")
 def test_musl(daemon: DaemonProcess, program: Path, tmp_path: Path) -> None:
     """The library and a whole life of a program, linked with another C library."""
