@@ -185,6 +185,7 @@ class Client:
         made.is_child, made.by_socket = True, self.by_socket
         if self.held is not None:
             made.held = 0, self.held[1]
+            made.is_unsure = self.has_new_ring  # the record may be in the former one, where none is counted
         made.declared = set(self.declared)
         made.is_closed = made.has_others_numbers = self.is_closed
         return made

@@ -507,6 +507,8 @@ class Rings:
         ended = []
         for owned in self._orphans:
             ring = owned.ring
+            if owned.left:
+                ring.close()  # one that was left while others were awaited
             if (
                 owned.left
                 or all_of_them
