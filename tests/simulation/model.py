@@ -518,7 +518,8 @@ class Model(Part):
             waits = pid in living or program.is_stranger
             program.connected, program.early = False, program.early and waits and pid in stored
             program.waiting, program.tokens = [], {}
-            program.has_waited, program.waits_no_more = bool(program.stopped), False
+            program.has_waited = bool(program.stopped) or (program.has_waited and bool(program.ring))
+            program.waits_no_more = False
             program.adopted = pid in stored
             program.orphan = list(program.known) if pid in stored else None
             program.ended = not waits

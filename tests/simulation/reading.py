@@ -99,9 +99,10 @@ class Reading(Looks):
     def _consumers_end(self) -> None:
         """Their daemon has ended: they read the rest."""
         for consumer in self.consumers:
-            if all(consumer.key in m.readers for m in self.models):
+            is_stream = consumer.kind in ("stream", "pages")
+            has_answer = not is_stream or consumer.ring is not None
+            if has_answer and all(consumer.key in m.readers for m in self.models):
                 self._check_consumer(consumer, ended=True)
-                is_stream = consumer.kind in ("stream", "pages")
                 self.reached["the rest of a stream"] += is_stream
                 if is_stream and not consumer.is_told_the_end():
                     raise Wrong("a stream is not told its end")
