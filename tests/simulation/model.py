@@ -315,6 +315,8 @@ class Model(Part):
         return [reader for reader in self.readers.values() if reader.name == name]
 
     def _take(self, r: Record) -> None:
+        if SETTINGS in self.loose:
+            self.unsure.add(r.n)  # older settings decide who keeps it
         if not self.status(r.name) or r.name not in self.fields or (not r.valid and self._refuses(r.name)):
             return
         self.emitted[r.name] += 1
