@@ -4,8 +4,6 @@ import signal
 import subprocess
 import time
 
-import pytest
-
 from tests.client.cli.kit import Cli
 from tests.forked import Popen
 
@@ -92,22 +90,6 @@ def test_commands_to_run(cli: Cli) -> None:
     for line in ("record --", "record -e x --", "perf stat", "mount /m --", "attach count --"):
         assert "sh" in complete(cli, f"utracefs {line} s"), line
         assert complete(cli, f"utracefs {line} sh x") == ["x"]  # the shell completes files
-
-
-LINES = [
-    "record -e x -f s",
-    "hist x s",
-    "enable x",
-    "cat tr",
-    "record -k m",
-    "instance remove x",
-    "emit x",
-]
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_nothing_without_a_daemon(cli: Cli, line: str) -> None:
-    assert complete(cli, f"utracefs {line}") in ([], [""])
 
 
 def test_a_daemon_that_does_not_answer(traced: Cli, daemon: "subprocess.Popen[bytes]") -> None:

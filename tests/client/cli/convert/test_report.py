@@ -1,8 +1,6 @@
 """`utracefs report`: which file, which records. The lines: test_trace_report.py."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,37 +82,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         1,
         f"utracefs: {tmp_path}/nosuch: No such file or directory\n",
     )
-
-
-def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
-    """As with `| head -n 1`, with far more output than a pipe holds."""
-    path = tmp_path / "long.dat"
-    entry = EVENTS.entry(100, 7, 1)
-    with TraceDatWriter(str(path), nr_cpus=1) as writer:
-        for number in range(200):
-            page = PageWriter()
-            while page.add(number, entry):
-                pass
-            writer.add_page(0, page.page())
-        writer.finish(
-            Contents(
-                header_page=header_page_text(),
-                header_event=HEADER_EVENT_TEXT,
-                formats={b"user_events": EVENTS.formats()},
-                trace_clock=b"[mono]",
-            )
-        )
-    for words in ([], ["--json"]):
-        with subprocess.Popen(
-            [sys.executable, "-m", "utracefs.cli", "report", *words, path],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
-            assert process.stdout and process.stderr
-            assert process.stdout.readline()
-            process.stdout.close()
-            assert process.stderr.read() == b""
-            assert process.wait() == 0
 
 
 def test_a_filter(file: Path) -> None:

@@ -54,11 +54,6 @@ def test_a_directory_that_was_named_must_have_one() -> None:
         pass
 
 
-def test_our_own_beside_one_that_runs(traced: Cli, daemon: "subprocess.Popen[bytes]") -> None:
-    with running_or_own(None, has_command=True, embedded=True) as (tree, own):
-        assert own and tree.directory != traced.env["UTRACEFS_DIR"]
-
-
 def test_a_stopped_one_keeps_no_command_from_running(
     traced: Cli,
     daemon: "subprocess.Popen[bytes]",
@@ -97,14 +92,6 @@ def test_it_answers_and_is_gone_afterwards(home: Path, monkeypatch: pytest.Monke
     assert not status_folder.exists()
     with pytest.raises(FileNotFoundError):
         Tracefs(directory)
-
-
-def test_nothing_is_left_when_its_command_cannot_be_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
-    with pytest.raises(Failure, match="not found"), embedded_daemon() as directory:
-        raise Failure("nosuch", "command not found")
-    assert list(home.iterdir()) == []
-    assert not locate(directory).status_folder.exists()
 
 
 def test_a_relative_runtime_dir_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
