@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -121,8 +120,3 @@ def test_nobody_waits_for_what_does_not_run(
     if how != signal.SIGKILL:
         _, error = interrupt(recorder, signal.SIGTERM)
         assert sum(summary(error)) == int(emitted)
-
-
-def test_it_goes_without_flight_and_snapshot(traced: Cli, tmp_path: Path) -> None:
-    for option in (["--snapshot"], ["--flight", "1M"]):
-        assert "without --lossless" in traced.fails("record", "--lossless", *option, status=2)

@@ -13,7 +13,6 @@ import utracefs
 from tests.client.cli.kit import Cli, interrupt
 from tests.client.cli.record.test_record import emitter
 from tests.client.export.test_ctf import read as read_ctf
-from tests.judges import library
 
 THREADS = """
 import os, threading, utracefs
@@ -32,13 +31,9 @@ print(os.getpid())
 """
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["perf.data", "o.jsonl", "o.ndjson", "o.csv", "o.json", "o.ctf", "o.dat", "o", "o.pftrace", "o.parquet"],
-)
+@pytest.mark.parametrize("name", ["perf.data", "o.csv", "o.ctf", "o"])
 def test_the_ending_says_the_format(cli: Cli, name: str) -> None:
-    if name.endswith(".parquet"):
-        library("pyarrow")
+    """All of them: test_export.py."""
     done = cli.run("record", "-o", name, *emitter(300))
     assert re.fullmatch(
         rb"utracefs: %s: 300 records, [\d.]+ [kM]B, nothing lost\n" % name.encode(), done.stderr
@@ -47,13 +42,9 @@ def test_the_ending_says_the_format(cli: Cli, name: str) -> None:
     path = cli.home / name
     if name.endswith(".ctf"):
         assert [row[6]["n"] for row in read_ctf(path)] == list(range(300))
-    elif path.suffix in (".dat", ".data", ""):
+    elif path.suffix != ".csv":
         with utracefs.open(path) as recording:
             assert [record.fields["n"] for record in recording] == list(range(300))
-    elif path.suffix == ".pftrace":
-        assert path.read_bytes().count(b"text 299") == 1
-    elif path.suffix == ".parquet":
-        assert library("pyarrow.parquet").read_table(path).column("n").to_pylist() == list(range(300))
     else:
         assert path.read_text().count("text 299") == 1
         assert path.read_text().count("ticks") == 300

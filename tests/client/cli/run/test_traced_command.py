@@ -344,11 +344,6 @@ def test_a_daemon_that_does_not_trust_us(
 
 
 @pytest.mark.usefixtures("must_have_own_namespace")
-def test_a_command_that_cannot_be_found(cli: Cli) -> None:
-    assert cli.fails("record", "--kernel-abi", "--", "nosuch", status=127).endswith("command not found\n")
-
-
-@pytest.mark.usefixtures("must_have_own_namespace")
 def test_the_mount_goes_with_the_command(traced: Cli, eventually: Eventually) -> None:
     """Also where the recorder was killed: as long as the command runs it is there."""
     process = traced.start(
