@@ -47,28 +47,20 @@ def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
     assert list(wishes(server)) == ["other"]
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
+def test_failures(operator: Cli) -> None:
+    operator.out("fleet", "enable", "first")
+    for words, reason in (
         (["enable", *"abcdefghi"], "9 events"),
         (["enable", "a", "-R", "!hist"], "trigger"),
         (["enable", "a", "-R", "hst:keys=b"], "no trigger 'hst'; there are disable_event "),
         (["enable", "a", "--label", "a b=c"], "label"),
         (["enable", "a", "--name", "w", "--replace"], "no such wish"),
         (["disable", "w"], "no such wish"),
-    ],
-)
-def test_failures(operator: Cli, words: list[str], reason: str) -> None:
-    operator.out("fleet", "enable", "first")
-    assert reason in operator.fails("fleet", *words)
-
-
-@pytest.mark.parametrize(
-    ("option", "text", "column"), [("-f", "((a", 1), ("-f", "b >== 1", 4), ("-R", "traceoff if b", 13)]
-)
-def test_filters_that_are_invalid_for_any_event(operator: Cli, option: str, text: str, column: int) -> None:
-    done = operator.run("fleet", "enable", "a", option, text, status=1)
-    assert done.stderr.decode().splitlines()[1:] == [f"  {text}", " " * (2 + column) + "^"]
+    ):
+        assert reason in operator.fails("fleet", *words)
+    for option, text, column in (("-f", "b >== 1", 4), ("-R", "traceoff if b", 13)):
+        done = operator.run("fleet", "enable", "a", option, text, status=1)
+        assert done.stderr.decode().splitlines()[1:] == [f"  {text}", " " * (2 + column) + "^"]
 
 
 @pytest.mark.parametrize(
@@ -85,5 +77,5 @@ def test_filters_that_are_invalid_for_any_event(operator: Cli, option: str, text
         ["disable", "--all", "w"],
     ],
 )
-def test_wrong_usage(operator: Cli, words: list[str]) -> None:
-    operator.fails("fleet", *words, status=2)
+def test_wrong_usage(cli: Cli, words: list[str]) -> None:
+    cli.fails("fleet", *words, "--server", "nats://127.0.0.1:1", status=2)
