@@ -266,23 +266,16 @@ def test_importing_changes_nothing(tmp_path: Path) -> None:
     out = run(
         tmp_path,
         """
-    import os, sys, threading
-    before = set(sys.modules)
+    import atexit, os, sys, threading
     import utracefs
     s = utracefs.__all__
-    new = {name.partition(".")[0] for name in set(sys.modules) - before}
-    assert {name for name in new if "cython" not in name} == {"utracefs"}, new
     assert "utracefs.producer.session" not in sys.modules
     assert threading.active_count() == 1
-    import atexit
     assert atexit._ncallbacks() == 0
     session = utracefs.Session("/nowhere")
     assert atexit._ncallbacks() == 0 or "attr" in sys.modules
     assert len(os.listdir("/proc/self/task")) == 1
-    event = utracefs.event("a u8 b")
-    assert not event
-    for name in ("trio", "click", "rich", "msgpack", "logging", "asyncio", "utracefs.cli"):
-        assert name not in sys.modules, name
+    assert not utracefs.event("a u8 b")
     try:
         utracefs.nothing
     except AttributeError as error:

@@ -60,11 +60,6 @@ def test_a_wrong_declaration_is_an_error_at_once_and_none_is_made(
     assert "utracefs" not in native_threads()
 
 
-def test_a_declaration_is_text() -> None:
-    with pytest.raises(TypeError, match="str or bytes, not int"):
-        Session().event(5)  # type: ignore[arg-type]
-
-
 def test_what_goes_over_the_wire_is_the_spelling_that_always_matches(
     daemon: FakeDaemon, session: Session
 ) -> None:
@@ -268,11 +263,6 @@ def test_a_time_is_a_number() -> None:
 
 def test_the_version() -> None:
     assert utracefs.__version__ == metadata.version("utracefs")
-
-
-def test_an_event_is_not_made_by_its_class() -> None:
-    with pytest.raises(TypeError, match=r"made by utracefs\.event"):
-        utracefs.Event("x u32 a")  # type: ignore[call-arg]
 
 
 # ---- signals

@@ -20,10 +20,12 @@ HEAVY = {
     *("asyncio", "concurrent", "logging", "multiprocessing", "subprocess", "threading", "trio"),
     *("selectors", "signal", "socket"),
     *("fnmatch", "glob", "pathlib", "shutil", "tempfile", "urllib"),
-    *("array", "contextlib", "copy", "enum", "functools", "re", "string", "types", "weakref"),
+    *("array", "contextlib", "contextvars", "copy", "enum", "functools", "re", "string", "types", "weakref"),
     *("click", "importlib", "msgpack", "rich", "ipaddress", "json", "platform", "random", "unicodedata"),
+    "utracefs.producer._span",
 }
-"""No program that emits needs these. Besides our own it imports os, with what belongs to it."""
+"""No program that emits needs these. Besides our own, of which spans are not, it imports os, with what belongs
+to it."""
 
 
 def modules_after(code: str) -> set[str]:

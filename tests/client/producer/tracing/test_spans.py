@@ -77,16 +77,6 @@ def test_the_functions_of_the_process(directory: Path) -> None:
     subprocess.run([sys.executable, "-c", PROCESS], check=True)
 
 
-def test_a_program_without_spans_imports_none_of_it() -> None:
-    code = (
-        "import sys; before = set(sys.modules); import utracefs; utracefs.event('a u8 b'); "
-        "print({'utracefs.producer._span', 'contextvars', 'typing', 'dataclasses'}"
-        " & set(sys.modules) - before)"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ran.stdout == "set()\n", ran.stderr
-
-
 def test_a_duration_is_the_difference_of_the_records_times(work: Work) -> None:
     """Also while the times are counts of the TSC, whose rate the daemon tells after its first 10 ms."""
     work.run("""
