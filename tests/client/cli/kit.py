@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.forked import Popen
+from tests.integration.mount.mounting import wait_for
 from utracefs_protocol.text import text_of
 
 ANSWER_S = 60
@@ -71,6 +72,13 @@ class Cli:
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )
         self._started.append(process)
+        return process
+
+    def recording(self, *words: str, event: str = "web u32 n; u32 usec") -> "subprocess.Popen[bytes]":
+        """A recorder that is attached to an event which somebody has declared."""
+        self.run("reg", event)
+        process = self.start("record", *words)
+        wait_for(lambda: "Used by" in self.out("cat", "user_events_status"), "it records")
         return process
 
     def standing(self) -> str:

@@ -87,9 +87,7 @@ def test_the_oldest_records_are_overwritten_and_counted(cli: Cli) -> None:
 
 def test_a_window_of_time(traced: Cli, eventually: Eventually) -> None:
     """Pages that ended before the window are left out and counted; the others are whole."""
-    traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--flight", "1h", "-e", "web", "-k", "mono")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    process = traced.recording("--flight", "1h", "-e", "web", "-k", "mono")
     traced.run("emit", "web", "1", "1")
     process.send_signal(signal.SIGUSR2)
     eventually(lambda: len(dumps(traced)) == 1, "it is written")
@@ -113,11 +111,9 @@ def test_a_clock_that_counts_no_time(traced: Cli) -> None:
     traced.run("record", "--flight", "1M", "-k", "counter", "--", "true")
 
 
-def test_a_full_disk_ends_nothing(traced: Cli, eventually: Eventually) -> None:
+def test_a_full_disk_ends_nothing(traced: Cli) -> None:
     """Records of a file that failed are in the next one; the exit status tells it."""
-    traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--flight", "1M", "-e", "web")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    process = traced.recording("--flight", "1M", "-e", "web")
     traced.run("emit", "web", "1", "1")
     _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     failed = traced.run("dump", status=1)
@@ -137,11 +133,9 @@ def test_a_full_disk_ends_nothing(traced: Cli, eventually: Eventually) -> None:
     assert b"; the last 2 records not written: " in error
 
 
-def test_a_disk_that_gets_full_while_a_file_is_written(traced: Cli, eventually: Eventually) -> None:
+def test_a_disk_that_gets_full_while_a_file_is_written(traced: Cli) -> None:
     """The file has what fitted, the others are lost, and the exit status tells it."""
-    traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--flight", "16M", "-e", "web")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    process = traced.recording("--flight", "16M", "-e", "web")
     traced.run("record", "-e", "web", "-o", "other.dat", *program(100_000))
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
     _, error = interrupt(process, signal.SIGTERM)
@@ -171,10 +165,8 @@ def test_the_daemon_is_killed(traced: Cli, daemon: "subprocess.Popen[bytes]", ev
 def test_the_next_daemon(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
     """It has the records of the one that was killed; they are written at once, and the recording continues,
     with its filters and its triggers."""
-    traced.run("reg", "web u32 n; u32 usec")
     options = ["--filter", "n < 8", "-R", "snapshot if usec > 9"]
-    process = traced.start("record", "--flight", "60s", "-k", "mono", "-e", "web", *options)
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    process = traced.recording("--flight", "60s", "-k", "mono", "-e", "web", *options)
     for n in (1, 8, 2):
         traced.run("emit", "web", str(n), "1")
     daemon.kill()
@@ -321,11 +313,9 @@ def test_the_next_daemon_has_no_records(
     assert b", 1 lost: 1 overwritten" in error.splitlines()[-1]
 
 
-def test_only_the_last_files_stay(traced: Cli, eventually: Eventually) -> None:
+def test_only_the_last_files_stay(traced: Cli) -> None:
     (traced.home / "trace.dat.2000010100000000").write_text("foreign")
-    traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--flight", "1M", "-e", "web", "--max-files", "2")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    process = traced.recording("--flight", "1M", "-e", "web", "--max-files", "2")
     for n in range(4):
         traced.run("emit", "web", str(n), "1")
         traced.run("dump")

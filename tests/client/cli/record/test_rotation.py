@@ -45,9 +45,7 @@ def test_a_size_below_that_of_an_empty_file(traced: Cli) -> None:
 
 @pytest.mark.parametrize("how", ["1h", "100G", "signal"])
 def test_at_a_signal(traced: Cli, eventually: Eventually, how: str) -> None:
-    traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--switch-output", how, "-e", "web")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    process = traced.recording("--switch-output", how, "-e", "web")
     for n in range(2):
         traced.run("emit", "web", str(n), "1")
         process.send_signal(signal.SIGUSR2)
@@ -116,9 +114,7 @@ def test_sixty_files_later_the_memory_is_the_same(traced: Cli, eventually: Event
 
 def test_a_full_disk(traced: Cli, eventually: Eventually) -> None:
     """The present file continues, and no record is lost before it is full, too."""
-    traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--switch-output", "signal", "-e", "web")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    process = traced.recording("--switch-output", "signal", "-e", "web")
     traced.run("emit", "web", "1", "1")
     eventually(lambda: any(p.stat().st_size > 4096 for p in traced.home.glob("*.part")), "it is in the part")
     _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
@@ -138,9 +134,7 @@ def test_the_next_daemon_has_a_new_ring_buffer(
     traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
 ) -> None:
     """Its numbers begin with 0: those of the old one do not hide losses."""
-    traced.run("reg", "web u32 n; u32 usec")
-    process = traced.start("record", "--switch-output", "1h", "-e", "web")
-    eventually(lambda: "Used by" in traced.out("cat", "user_events_status"), "it records")
+    process = traced.recording("--switch-output", "1h", "-e", "web")
     subprocess.run(program(100)[1:], env=traced.env, check=True)
     process.send_signal(signal.SIGUSR2)
     eventually(lambda: len(dumps(traced)) == 1, "it is written")
