@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.client.mount.kernel.fake_kernel import NIL, Kernel
-from utracefs.mount.channel import Channel
 from utracefs.mount.data_connections import AWAY_S, Asking
 from utracefs.mount.operation import Operation, Steps
 from utracefs_protocol.messages.data import OpenFor
@@ -63,20 +62,6 @@ def connect(kernel: Kernel) -> Run:
     return Run(kernel.connections.connected(OWNER))
 
 
-def test_on_behalf(kernel: Kernel) -> None:
-    run = connect(kernel)
-    assert run.error == 0
-    [channel] = kernel.data_channels
-    assert run.result is channel
-    assert channel.log == [OpenFor(77, 5000, 1000, 100)]
-
-
-def test_ended_processes(kernel: Kernel, daemon: Daemon) -> None:
-    daemon.error = errno.ESRCH
-    assert connect(kernel).error == errno.ESRCH
-    assert kernel.data_channels[0].closed
-
-
 def test_the_daemon_of_another_user(kernel: Kernel, daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     """Connections count as ours then; it is logged once, and the daemon gets no second request."""
     daemon.error = errno.EPERM
@@ -85,21 +70,6 @@ def test_the_daemon_of_another_user(kernel: Kernel, daemon: Daemon, caplog: pyte
     assert len(caplog.records) == 1 and "another user's" in caplog.text
     assert [len(channel.log) for channel in kernel.data_channels] == [1, 0]
     assert not kernel.connections.speaks_for_others
-
-
-def test_a_full_queue_is_waited_for(kernel: Kernel) -> None:
-    kernel.refused_connections = 3
-    run = connect(kernel)
-    assert run.error is None
-    kernel.pass_time(0.5)
-    assert run.error == 0
-
-
-def test_but_not_for_ever(kernel: Kernel) -> None:
-    kernel.refused_connections = 1000
-    run = connect(kernel)
-    kernel.pass_time(AWAY_S + 0.5)
-    assert run.error == errno.ENOTCONN
 
 
 def test_a_daemon_that_is_away(kernel: Kernel) -> None:
@@ -117,17 +87,6 @@ def test_a_daemon_that_is_away(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("reconnects", [True, False])
-def test_a_daemon_that_ends_meanwhile(kernel: Kernel, daemon: Daemon, reconnects: bool) -> None:
-    kernel.connections.reconnects = reconnects
-    daemon.is_silent = True
-    run = connect(kernel)
-    daemon.is_silent = False
-    kernel.data_channels[0].end()
-    kernel.pass_time(0.5)
-    assert run.error == (0 if reconnects else errno.ENOTCONN)
-
-
-@pytest.mark.parametrize("reconnects", [True, False])
 def test_a_socket_that_is_not_there(kernel: Kernel, reconnects: bool) -> None:
     kernel.connections.reconnects = reconnects
     answers = [OSError(errno.ENOTCONN, "x"), OSError(errno.ENOTCONN, "x")]
@@ -142,14 +101,6 @@ def test_a_socket_that_is_not_there(kernel: Kernel, reconnects: bool) -> None:
     run = connect(kernel)
     kernel.pass_time(0.5)
     assert run.error == (0 if reconnects else errno.ENOTCONN)
-
-
-def test_what_is_retried(kernel: Kernel) -> None:
-    channel: Channel = connect(kernel).result
-    channel.close()
-    assert not kernel.connections.is_retried(channel)
-    kernel.connections.reconnects = True
-    assert kernel.connections.is_retried(channel)
 
 
 def test_steps_without_an_owner(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:

@@ -266,14 +266,6 @@ class TestConnections:
         two = world.add(space, 1)
         assert sorted(registered(world.channels[1])) == [(b"shop", one.token), (b"shop", two.token)]
 
-    def test_its_end_clears_bits(self, world: World, daemon: Daemon) -> None:
-        daemon.enabled = True
-        space = world.space()
-        world.add(space, 4)
-        assert space.word(WORD) == 16
-        world.channels[0].end()
-        assert space.word(WORD) == 0
-
 
 class TestProcesses:
     def test_a_child_has_copies(self, world: World, daemon: Daemon) -> None:
@@ -420,7 +412,7 @@ def test_so_they_are_at_the_end(world: World, daemon: Daemon) -> None:
     world.add(parent, 0)
     child = world.spaces.fork(parent, 78)
     world.enablers.close()
-    assert (parent.word(WORD), child.word(WORD)) == (0, 0)
+    assert (parent.word(WORD), child.word(WORD)) == (0, 0) and world.spaces.closed
 
 
 def test_a_daemon_that_ends_during_a_notification(world: World, daemon: Daemon) -> None:
@@ -433,11 +425,3 @@ def test_a_daemon_that_ends_during_a_notification(world: World, daemon: Daemon) 
     world.channels[0].end()
     world.kernel.pass_time(0.5)
     assert space.word(WORD) == 1 and len(world.channels) == 2
-
-
-def test_the_end(world: World, daemon: Daemon) -> None:
-    daemon.enabled = True
-    space = world.space()
-    world.add(space, 0)
-    world.enablers.close()
-    assert space.word(WORD) == 0 and world.spaces.closed

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import logging
-import sched
 from typing import Any
 
 import pytest
 
 from tests.client.mount.kernel.fake_kernel import FakeChannel
 from utracefs.mount.channel import ANSWER_S
-from utracefs.mount.operation import Ask, AskEach, Gate, Operation, Steps, Wait
+from utracefs.mount.operation import Ask, AskEach, Gate, Operation, Steps
 from utracefs_protocol.messages.tracefs import Open, Read
 
 
@@ -32,19 +31,6 @@ def channel() -> FakeChannel:
 def asking(channel: Any, request: Any, answer_s: float | None = ANSWER_S) -> Steps:
     data: bytes = yield Ask(channel, request, answer_s=answer_s)
     return data + b"!"
-
-
-def test_an_answer_continues_the_steps(channel: FakeChannel) -> None:
-    run = Run(asking(channel, Read(1, 10)))
-    assert run.ended == []
-    channel.answer(b"data")
-    assert run.ended == [(b"data!", 0)]
-
-
-def test_an_error_is_the_reply(channel: FakeChannel) -> None:
-    run = Run(asking(channel, Read(1, 10)))
-    channel.answer(error=errno.EBUSY)
-    assert run.ended == [(b"", errno.EBUSY)]
 
 
 def test_only_what_may_take_for_ever_is_interrupted(channel: FakeChannel) -> None:
@@ -88,16 +74,6 @@ def test_a_gate_lets_in_when_all_have_left() -> None:
     assert gate.is_open
 
 
-def test_the_end_of_a_connection_is_waited_for(channel: FakeChannel) -> None:
-    def steps() -> Steps:
-        yield Wait(lambda resume: channel.finish(lambda: resume(None, None)))
-        return b"ended"
-
-    run = Run(steps())
-    run.operation.interrupt()
-    assert run.ended == [(b"ended", 0)] and channel.closed
-
-
 def test_each_has_an_answer_of_its_own(channel: FakeChannel) -> None:
     def steps() -> Steps:
         answers = yield AskEach(channel, [Read(1, 10), Read(2, 10)])  # type: ignore[arg-type]
@@ -110,29 +86,3 @@ def test_each_has_an_answer_of_its_own(channel: FakeChannel) -> None:
     run.operation.interrupt()
     channel.answer(error=errno.EBADF)
     assert run.ended == [(b"data 9 0", 0)]
-
-
-class Clock:
-    now = 10.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_pause() -> None:
-    clock = Clock()
-    timers = sched.scheduler(clock)
-    ended: list[tuple[bytes, int]] = []
-
-    def steps() -> Steps:
-        yield Wait(lambda resume: timers.enter(0.5, 0, lambda: resume(None, None)))
-        return b"later"
-
-    operation = Operation(steps(), lambda reply, error: ended.append((reply, error)))
-    operation.start()
-    operation.interrupt()
-    timers.run(blocking=False)
-    assert ended == []
-    clock.now += 0.5
-    timers.run(blocking=False)
-    assert ended == [(b"later", 0)]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.client.mount.kernel.fake_kernel import PAGE, FakeSpace
 from utracefs.mount.abi import IoctlFlag
-from utracefs.mount.user_reg import USER_REG, USER_UNREG, Command, UserReg, UserUnreg, command_of, is_32_bit
+from utracefs.mount.user_reg import USER_REG, USER_UNREG, Command, UserReg, command_of, is_32_bit
 
 AT = 0x10000
 
@@ -29,10 +29,6 @@ def space_with(data: bytes) -> FakeSpace:
 
 def read_reg(data: bytes, **options: bool) -> UserReg:
     return UserReg.read(space_with(data).read, AT + PAGE - len(data), **options)
-
-
-def read_unreg(data: bytes) -> UserUnreg:
-    return UserUnreg.read(space_with(data).read, AT + PAGE - len(data))
 
 
 def fails(number: int, call: Callable[[], object]) -> None:
@@ -69,14 +65,6 @@ class TestReg:
     def test_members(self) -> None:
         assert read_reg(reg(28, 63, 8, 3, 0x7008, 0x123456789)) == UserReg(63, 8, 3, 0x7008, 0x123456789)
 
-    def test_a_longer_struct_of_zeros(self) -> None:
-        assert read_reg(reg(4096) + bytes(4068)) == read_reg(reg())
-
     def test_words_of_32_bit_programs(self) -> None:
         assert read_reg(reg(), is_32_bit=True).size == 4
         fails(errno.EINVAL, lambda: read_reg(reg(width=8), is_32_bit=True))
-
-
-class TestUnreg:
-    def test_members(self) -> None:
-        assert read_unreg(USER_UNREG.pack(16, 31, 0, 0, 0x7004)) == UserUnreg(31, 0x7004)
