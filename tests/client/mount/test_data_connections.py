@@ -88,7 +88,7 @@ def test_a_daemon_that_is_away(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("reconnects", [True, False])
 def test_a_socket_that_is_not_there(kernel: Kernel, reconnects: bool) -> None:
-    kernel.connections.reconnects = reconnects
+    kernel.connections.reconnects |= reconnects
     answers = [OSError(errno.ENOTCONN, "x"), OSError(errno.ENOTCONN, "x")]
     make = kernel.connections.connect
 
