@@ -7,7 +7,7 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,13 @@ def one_cpu() -> Iterator[int]:
         os.sched_setaffinity(0, cpus)
 
 
-def daemon_in(folder: Path, clock: Clock | None = None, **options: Any) -> Daemon:
+def daemon_in(
+    folder: Path, clock: Callable[[], int] = time.monotonic_ns, *, started_ms: int = 0, **options: Any
+) -> Daemon:
     return Daemon(
         DaemonOptions(plugins=[], **options),
-        now_ns=clock or time.monotonic_ns,
+        now_ns=clock,
+        started_ms=started_ms,
         status_path=folder / "user_events_status",
         state_folder=folder,
         store=NO_STORE,

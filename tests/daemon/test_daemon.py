@@ -15,12 +15,10 @@ from unittest.mock import Mock
 import msgpack
 import pytest
 
-from tests.daemon.connections.program import NO_STORE
-from tests.daemon.restarting import logged, one_cpu
+from tests.daemon.restarting import daemon_in, logged, one_cpu
 from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import encode_request
 from utracefsd.connections.port import Port
-from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.machine.shares import Resource
 from utracefsd.state.log import parse_log
 
@@ -30,14 +28,7 @@ class Around:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.daemon = Daemon(
-            DaemonOptions(plugins=[]),
-            now_ns=time.monotonic_ns,
-            started_ms=time.time_ns() // 1_000_000,
-            status_path=folder / "user_events_status",
-            state_folder=folder,
-            store=NO_STORE,
-        )
+        self.daemon = daemon_in(folder, started_ms=time.time_ns() // 1_000_000)
         self.clients: list[socket.socket] = []
 
     def connect(self, port: Port) -> socket.socket:

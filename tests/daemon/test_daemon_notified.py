@@ -15,10 +15,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.daemon.connections.program import NO_STORE
+from tests.daemon.restarting import daemon_in
 from utracefs_protocol.connection import encode_notification, encode_request
 from utracefsd.connections.port import Port
-from utracefsd.daemon import Daemon, DaemonOptions
 from utracefsd.events.notifier import ACKNOWLEDGE_NS
 from utracefsd.machine.procfs import read_task
 
@@ -65,13 +64,7 @@ class Client:
 class Around:
     def __init__(self, folder: Path) -> None:
         self.now_ns = SECOND_NS
-        self.daemon = Daemon(
-            DaemonOptions(plugins=[]),
-            now_ns=lambda: self.now_ns,
-            status_path=folder / "user_events_status",
-            state_folder=folder,
-            store=NO_STORE,
-        )
+        self.daemon = daemon_in(folder, lambda: self.now_ns)
         self.clients: list[Client] = []
         self.closed = False
 
