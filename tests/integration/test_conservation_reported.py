@@ -123,9 +123,17 @@ class Recording:
 PIPES = (subprocess.PIPE, subprocess.PIPE)
 
 
+CLI = """
+import runpy
+from utracefs.cli.run import page_stream
+page_stream.fitting_ring_bytes = lambda times=1: times << 18
+runpy.run_module("utracefs.cli", run_name="__main__")
+"""
+
+
 def cli(daemon: DaemonProcess, *words: str, files: tuple[Any, Any] = PIPES) -> subprocess.Popen[str]:
     return Popen(
-        [sys.executable, "-m", "utracefs.cli", *words],
+        [sys.executable, "-c", CLI, *words],
         env={**os.environ, "UTRACEFS_DIR": daemon.directory},
         stdout=files[0],
         stderr=files[1],
@@ -180,8 +188,8 @@ FLOOD = "emit(20000, 40)"
 FLUSH = "utracefs.flush(60)"
 SLOW = "for i in range(200): emit(1, 40, i); utracefs.flush(60)"
 
-MUCH = "for i in range(3000): emit(14, 3900); utracefs.flush(60)"
-"""More than the ring of a recorder, of 128 MiB at most."""
+MUCH = "for i in range(50): emit(14, 3900); utracefs.flush(60)"
+"""More than the ring of a recorder, which is 512 KiB here."""
 WAYS = {
     "nothing": (["-b", "4096"], [SLOW], set()),
     "data ring": (["-b", "16384"], [FLOOD, FLOOD, SLOW, FLOOD, SLOW], {"in data rings"}),
