@@ -56,6 +56,13 @@ class Process:
         return self.popen.returncode, err.decode()
 
 
+def ran(*words: str, **options: Any) -> tuple[int, str]:
+    """Exit status and stderr of a daemon that ends by itself."""
+    popen = Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, **options)
+    _, err = popen.communicate(timeout=DEADLINE_S)
+    return popen.returncode, err
+
+
 def call(path: Path, method: str, *params: Any) -> Any:
     """One request on a new connection."""
     with socket.socket(socket.AF_UNIX) as sock:
@@ -146,14 +153,9 @@ def test_lines_for_the_journal(start: Callable[..., Process]) -> None:
 def test_the_log_as_json(start: Callable[..., Process]) -> None:
     """Also for a journal; every line, and the error that ends a daemon."""
     process = start("--log-format", "json", environ={"JOURNAL_STREAM": "8:1"})
-    other = subprocess.run(
-        [*COMMAND, "--dir", os.fspath(process.place.directory), "--log-format", "json"],
-        capture_output=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert other.returncode == 1
-    (failed,) = map(json.loads, other.stderr.splitlines())
+    status, err = ran("--dir", os.fspath(process.place.directory), "--log-format", "json")
+    assert status == 1
+    (failed,) = map(json.loads, err.splitlines())
     assert (failed["id"], failed["level"], failed["reason"]) == ("failed", "error", failed["message"])
     first, last = map(json.loads, process.end()[1].splitlines())
     assert first["id"] == "listening"
@@ -163,7 +165,7 @@ def test_the_log_as_json(start: Callable[..., Process]) -> None:
 
 def test_utracefs_dir_is_the_directory(tmp_path: Path) -> None:
     environ = {**os.environ, "UTRACEFS_DIR": str(tmp_path / "e")}
-    with subprocess.Popen(COMMAND, env=environ, stderr=subprocess.PIPE) as popen:
+    with Popen(COMMAND, env=environ, stderr=subprocess.PIPE) as popen:
         assert popen.stderr is not None
         try:
             assert f"sockets in {tmp_path}/e," in popen.stderr.readline().decode()
@@ -200,8 +202,7 @@ def test_one_line_for_a_group_that_is_not_there(start: Callable[..., Process]) -
 
 
 def test_usage(tmp_path: Path) -> None:
-    wrong = subprocess.run([*COMMAND, "--status-pages", "0"], capture_output=True, check=False)
-    assert wrong.returncode == 2
+    assert ran("--status-pages", "0")[0] == 2
     shown = subprocess.run([*COMMAND, "--version"], capture_output=True, check=True)
     assert shown.stdout.startswith(b"utracefsd, version ")
 
@@ -230,15 +231,9 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
 def test_it_ends_without_a_reader_of_ready(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    ended = subprocess.run(
-        [*COMMAND, "--dir", os.fspath(tmp_path / "d"), "--exit-with-parent", "--ready-fd", str(write_end)],
-        pass_fds=[write_end],
-        capture_output=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    words = ["--dir", os.fspath(tmp_path / "d"), "--exit-with-parent", "--ready-fd", str(write_end)]
+    assert ran(*words, pass_fds=[write_end])[0] == 0
     os.close(write_end)
-    assert ended.returncode == 0
     assert not (tmp_path / "d").exists()
 
 
@@ -379,8 +374,7 @@ def test_socket_activation(tmp_path: Path, manager: Manager, named: bool) -> Non
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, words: list[str], says: str) -> None:
-    refused = Popen([*COMMAND, "--dir", os.fspath(tmp_path / "d"), *words], stderr=subprocess.PIPE, text=True)
-    _, err = refused.communicate(timeout=DEADLINE_S)
-    assert refused.returncode == 2
+    status, err = ran("--dir", os.fspath(tmp_path / "d"), *words)
+    assert status == 2
     assert says in err
     assert not (tmp_path / "d").exists()
