@@ -308,7 +308,8 @@ class Port:
         self._admit(ALL_ACCEPTS, self._now_ns() + LAST_RECORDS_NS)
         for accepted in self:
             accepted.link.stop_receiving()
-        left = {one: size for one in self if one.open and (size := one.link.bytes_readable())}
+        left = dict.fromkeys(self._unfinished, 0)
+        left |= {one: size for one in self if one.open and (size := one.link.bytes_readable())}
         self._serve_in_slices(left, self._now_ns() + LAST_RECORDS_NS)
 
     def take_in_ended(self) -> None:

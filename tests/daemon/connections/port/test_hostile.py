@@ -73,13 +73,17 @@ class TestFloods:
         around.port.take_in_ended()
         assert around.now_ns - before_ns <= max(TAKE_IN_NS + cost_ns, FEW * cost_ns)
 
-    def test_turns_are_bounded_in_time(self, around: Around) -> None:
+    @pytest.mark.parametrize("ends", [False, True])
+    def test_turns_are_bounded_in_time(self, around: Around, ends: bool) -> None:
         done = self.many(around, 27_000, 3)
         before_ns = around.now_ns
         around.turn()
         assert around.now_ns - before_ns <= 3 * (DATA.turn_ns + 27_000)
         assert min(done) > 0
+        if ends:
+            around.port.take_in_last()
         while around.port.has_more:
+            assert not ends
             around.turn()
         assert done == [1000] * 3
 
