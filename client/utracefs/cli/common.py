@@ -47,6 +47,9 @@ ANSWER_S = 30.0
 """Timeout for further answers: the daemon has one thread, and may be busy printing 64 MiB."""
 
 
+_NUM_THREADS = 17
+"""Index behind the name in /proc/PID/stat: `num_threads` of proc(5)."""
+
 OTHER_PID_NAMESPACE = (
     "is in a pid namespace of its own and sees none of our processes: run it with the host's"
     " (docker run --pid=host, hostPID: true)"
@@ -246,8 +249,14 @@ def peer_pid(sock: socket.socket) -> int:
 
 
 def exists(pid: int | str) -> bool:
-    """Whether there is a process, or thread, of this number."""
-    return os.path.exists(f"/proc/{pid}")
+    """Whether there is a process, or thread, of this number that has not ended: a zombie may stay for long.
+    (One with further threads is a process whose first one has ended.)"""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            values = file.read().rpartition(b") ")[2].split()
+    except OSError:
+        return False
+    return values[0] not in (b"Z", b"X") or int(values[_NUM_THREADS]) > 1
 
 
 def connect(directory: str | None, place: Place = TOP, *, hello_s: float = HELLO_S) -> "Tracefs":

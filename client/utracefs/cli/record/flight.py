@@ -330,6 +330,8 @@ def record_flight(job: Job) -> int:
         job.tell_that_it_runs()
         back = partial(come_back, job.tree, job.place, *places)
         watch = Watch(flight, asked, back if job.returns else None)
+        if job.ends_with_pids:
+            watch.after_step.append(job.until_pids_end)
 
         def dump() -> None:
             with watch.until_the_daemon_goes():

@@ -54,9 +54,6 @@ from utracefs.recordings.partial_files import dumped_name
 from utracefs.tree.event_names import ALL_USER_EVENTS, select, similar_event
 from utracefs.tree.tracefs import Tracefs
 
-_LOOK_S = 0.5
-"""Interval of looking whether the processes of -p have ended."""
-
 
 def _pids(text: str) -> str:
     """Check a list of processes; returns it for `set_event_pid`. ValueError."""
@@ -205,14 +202,14 @@ def record(
             blocked=blocked,
             surroundings=surroundings,
             returns=returns,
+            ends_with_pids=not command and any(map(exists, " ".join(pids).split())),
         )
         if long.flight:
             return record_flight(job)
-        ends = not command and any(map(exists, " ".join(pids).split()))
-        return _record(job, keep=keep, snapshot=snapshot, own=own, ends_with_pids=ends)
+        return _record(job, keep=keep, snapshot=snapshot, own=own)
 
 
-def _record(job: Job, *, keep: bool, snapshot: bool, own: bool, ends_with_pids: bool) -> int:
+def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
     """All but a flight recorder."""
     tree, place, wanted, target = job.tree, job.place, job.wanted, job.target
     with contextlib.ExitStack() as stack:
@@ -244,8 +241,8 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool, ends_with_pids: 
                 Rotation(recorder, target.output, job.long.switch_output, job.long.most, about)
             )
             watch.after_step.append(rotation.step)
-        if ends_with_pids:
-            watch.after_step.append(partial(_until_pids_end, tree, place))
+        if job.ends_with_pids:
+            watch.after_step.append(job.until_pids_end)
 
         def dump() -> None:
             with watch.until_the_daemon_goes():
@@ -288,13 +285,6 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool, ends_with_pids: 
         full = no_room(target.output, error, summary.no_room, "records", status or 1)
     _fail_if_incomplete(watch, target.output, full, snapshot=snapshot)
     return status
-
-
-def _until_pids_end(tree: Tracefs, place: Place) -> float | None:
-    """Seconds until the next call; None: the processes of -p and their children have ended. The daemon drops
-    ended ones from its list, but for the last."""
-    pids = tree.read_file(place.path("set_event_pid")).decode().split()
-    return _LOOK_S if any(map(exists, pids)) else None
 
 
 def _check_long(

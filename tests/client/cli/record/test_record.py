@@ -684,8 +684,14 @@ def test_processes(traced: Cli, eventually: Eventually) -> None:
         recorder = traced.start("record", "-p", f"{process.pid},4194303", "-e", "web")
         eventually(lambda: "web" in traced.standing(), "it records")
         traced.run("emit", "web u32 n", "4")
-        process.communicate(b"\n")
-    recorder.communicate(timeout=60)  # ends with the last of them
+        flight = traced.start("record", "--flight", "1M", "-p", str(process.pid), "-e", "web")
+        eventually(lambda: traced.standing().count("web") == 2, "both record")
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        # They end with the last of them, also if nobody waits for it.
+        for one in (recorder, flight):
+            one.communicate(timeout=60)
     lines = traced.out("report", "--json").splitlines()
     assert sorted(json.loads(line)["fields"]["n"] for line in lines) == [1, 2, 3]
     recorder = traced.start("record", "-p", "4194303", "-e", "web")
