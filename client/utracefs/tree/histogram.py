@@ -16,7 +16,7 @@
 One such text for each hist trigger of the event (kernel/trace/trace_events_hist.c, hist_trigger_show()). The
 line of the trigger names the columns; the modifier of a key determines its format. A text may contain
 anything, also line breaks and text that looks like another key: it is at least as wide as STRING_WIDTH, and
-numbers never are.
+numbers never are. That width is in bytes, so a byte is a character (Latin-1) until keys are told apart.
 """
 
 import re
@@ -24,10 +24,10 @@ from collections.abc import Collection, Iterator
 
 import attrs
 
-from utracefs_protocol.text import text_of
+from utracefs_protocol.text import bytes_of, text_of
 
 STRING_WIDTH = 50
-"""Columns of a string key: `%-50s`."""
+"""Bytes of a string key: `%-50s`."""
 
 Value = int | float | str
 
@@ -64,12 +64,16 @@ _TOTALS = re.compile(r"\nTotals:\n    Hits: (\d+)\n    Entries: \d+\n    Dropped
 def parse_histograms(text: bytes, signed: Collection[str] = ()) -> list[Histogram]:
     """Parse the file; empty without a hist trigger. signed: names of signed fields, which the text prints as
     unsigned."""
-    return [_parse(part, signed) for part in _HEAD.split(text_of(text))[1:]]
+    return [_parse(part, signed) for part in _HEAD.split(text.decode("latin-1"))[1:]]
+
+
+def _decoded(text: str) -> str:
+    return text_of(text.encode("latin-1"))
 
 
 def _parse(text: str, signed: Collection[str]) -> Histogram:
     info, _, body = text.partition("\n#\n")
-    trigger, _, state = info.rpartition(" [")
+    trigger, _, state = _decoded(info).rpartition(" [")
     totals = list(_TOTALS.finditer(body))
     columns = _columns(trigger)
     if not totals or columns is None:
@@ -98,7 +102,9 @@ class _Column:
         """The name used in an entry. A number or an expression has none of its own."""
         if self.name in ("common_cpu", "cpu", "CPU"):
             return "(?:common_cpu|cpu|CPU)"
-        return re.escape(self.name) if re.fullmatch(r"[A-Za-z_][\w.]*", self.name) else r"[^:{}]*"
+        if not re.fullmatch(r"[^\W\d][\w.]*", self.name):
+            return r"[^:{}]*"
+        return re.escape(bytes_of(self.name).decode("latin-1"))
 
 
 def _columns(trigger: str) -> tuple[list[_Column], list[_Column]] | None:
@@ -175,13 +181,13 @@ def _key(key: _Column, text: str, signed: Collection[str]) -> Value:
             return text
         case "execname" | "syscall":
             name, _, number = text.rpartition("[")
-            return f"{name.rstrip()}[{number[:-1].strip()}]"
+            return f"{_decoded(name).rstrip()}[{number[:-1].strip()}]"
         case "":
             if text.startswith(" " * 9) and "\n" in text:
-                return "\n".join(line.strip() for line in text.splitlines())
+                return "\n".join(line.strip() for line in _decoded(text).splitlines())
             if len(text) < STRING_WIDTH:
                 return _plain(text.strip(), key.name in signed)
-    return text.rstrip()
+    return _decoded(text).rstrip()
 
 
 def _plain(text: str, signed: bool) -> Value:

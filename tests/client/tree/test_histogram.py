@@ -47,7 +47,7 @@ def test_what_cannot_be_read_has_no_entries() -> None:
 
 
 def string(text: str) -> str:
-    return f"{text:<50}"
+    return f"{text}{' ' * (50 - len(text.encode('utf-8', 'surrogateescape')))}"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,7 @@ def string(text: str) -> str:
             f"{{ name: {string('a, b: 1 } hitcount: 2')}, b:          3 }} hitcount:          2",
             {"name": "a, b: 1 } hitcount: 2", "b": 3},
         ),
+        ("à,b", f"{{ à: {string('ä ö à')}, b:          3 }} hitcount:          2", {"à": "ä ö à", "b": 3}),
         (
             "common_pid.execname",
             "{ common_pid: python3         [        54] } hitcount:          7",
