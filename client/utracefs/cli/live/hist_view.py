@@ -11,7 +11,7 @@ STATUS  PATH   HITCOUNT  USEC
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import attrs
 
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 
 BAR_COLUMNS = 24
-"""Width of the longest bar on a terminal."""
+"""Width of the longest bar on a terminal; less where that has no room for it, none below the least."""
+
+LEAST_BAR_COLUMNS = 8
 
 MORE_LINES = 6
 """Lines of a terminal that are not entries."""
@@ -198,10 +200,10 @@ class LiveView(PlainView):
         lines = size.lines
         most = max(3, lines // max(1, len(found)) - MORE_LINES)
         if self._live is not None and found:
-            self._live.update(Group(*(_rich_table(one, most) for one in found)), refresh=True)
+            self._live.update(Group(*(_rich_table(one, most, size.columns) for one in found)), refresh=True)
 
 
-def _rich_table(one: EventHistogram, most: int) -> "Table":
+def _rich_table(one: EventHistogram, most: int, columns: int) -> "Table":
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -221,11 +223,17 @@ def _rich_table(one: EventHistogram, most: int) -> "Table":
         return table
     left = _left(one)
     for at, name in enumerate(rows[0]):
-        table.add_column(Text(_shown(name)), justify="left" if at in left else "right", overflow="ellipsis")
-    table.add_column("", no_wrap=True, min_width=BAR_COLUMNS)
-    lengths = _bars(entries)
-    for row, length in zip(rows[1 : most + 1], lengths, strict=False):
-        table.add_row(*(Text(_shown(cell)) for cell in row), Text("█" * length, style="green"))
+        justify: Literal["left", "right"] = "left" if at in left else "right"
+        table.add_column(Text(_shown(name)), justify=justify, overflow="ellipsis", no_wrap=True)
+    # The box has three characters beside each column, the bars' too, and one at its end.
+    widths = [max(map(len, column)) for column in zip(*rows[: most + 1], strict=True)]
+    longest = min(BAR_COLUMNS, columns - sum(widths) - 3 * len(widths) - 4)
+    has_bars = longest >= LEAST_BAR_COLUMNS
+    if has_bars:
+        table.add_column("", no_wrap=True, min_width=longest)
+    for row, share in zip(rows[1 : most + 1], _shares(entries), strict=False):
+        bar = [Text("█" * round(share * longest), style="green")] if has_bars else []
+        table.add_row(*(Text(_shown(cell)) for cell in row), *bar)
     return table
 
 
@@ -234,11 +242,11 @@ def _shown(text: str) -> str:
     return harmless(bytes_of(text).decode("utf-8", "replace"))
 
 
-def _bars(entries: Sequence[Entry]) -> list[int]:
-    """Columns of each entry's bar, for its first value that is a number."""
+def _shares(entries: Sequence[Entry]) -> list[float]:
+    """Lengths of each entry's bar, 0 to 1, for its first value that is a number."""
     numbers = [
         next((float(value) for value in entry.values.values() if not isinstance(value, str)), 0.0)
         for entry in entries
     ]
     longest = max(numbers, default=0.0)
-    return [round(number / longest * BAR_COLUMNS) if longest > 0 and number > 0 else 0 for number in numbers]
+    return [number / longest if longest > 0 and number > 0 else 0.0 for number in numbers]

@@ -93,6 +93,20 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "█" * 24 in text and "█" * 25 not in text
 
 
+@pytest.mark.parametrize(("columns", "bar", "path"), [(50, 16, "/a cart"), (40, 0, "/a cart"), (20, 0, "/a…")])
+def test_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, bar: int, path: str) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=columns, height=40, color_system=None)
+    monkeypatch.setattr("rich.console.Console", lambda **_kwargs: console)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "24")
+    with LiveView() as view:
+        view.show([histogram(Entry({"path": "/a cart", "status": 503}, {"hitcount": 2}))])
+    line = [line for line in out.getvalue().splitlines() if path in line][-1]
+    assert "2" in line and len(line.rstrip()) <= columns, "one line: numbers and texts do not wrap"
+    assert line.count("█") == bar
+
+
 class FakeTree(Tracefs):
     def __init__(self, **files: bytes) -> None:
         self.files = {path.replace("__", "/"): text for path, text in files.items()}
