@@ -477,6 +477,33 @@ def test_markers(traced: Cli, eventually: Eventually) -> None:
     assert re.search(r"-\d+ .*: print: +tracing_mark_write: a marker$", line), line
 
 
+FLOOD = """
+import sys, time, utracefs
+event = utracefs.event("flood u64 n; u64 m")
+bool(event)
+n = 0
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    for _ in range(500):
+        event.emit(n, n)
+        n += 1
+    time.sleep(0.002)
+utracefs.flush(60)
+print(n, utracefs.stats().lost)
+"""
+
+
+def test_a_busy_program_is_recorded_whole(cli: Cli) -> None:
+    """About 200,000 records/s for 0.7 seconds: several times the ring buffer."""
+    done = cli.run("record", "--", sys.executable, "-c", FLOOD, "0.7")
+    emitted = int(done.stdout.split()[0])
+    found = re.search(rb": (\d+) records, .*?, (nothing|\d+) lost", done.stderr)
+    assert found, done.stderr
+    assert found[2] == b"nothing", done.stderr
+    assert int(found[1]) >= emitted - int(done.stdout.split()[1])
+    assert len(cli.out("report").splitlines()) == int(found[1]) + 1
+
+
 MANY = """
 import os, select, socket
 found = [socket.socket(socket.AF_UNIX) for _ in range(40)]
