@@ -36,6 +36,8 @@ from utracefsd.server.serve import Serving, serve
 SWITCH_S = 0.0005
 """How long a plug-in's thread may hold the interpreter while the daemon waits; Python's default is 5 ms."""
 
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -114,7 +116,7 @@ async def run_process(
         nursery.cancel_scope.cancel()
 
     # The receiver is there before the sockets: a signal during the start leaves none behind.
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    with trio.open_signal_receiver(*_ENDING) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_until_signal, signals, end)
             if exit_with_parent:
@@ -132,6 +134,8 @@ async def run_process(
                 await trio.sleep_forever()
             finally:
                 notifier.stopping()
+        # All is done. Another one would only end an interpreter that ends, and be its status.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
 
 
 def _tell_ready(fd: int, end: Callable[[], None] | None) -> None:

@@ -121,6 +121,15 @@ def test_a_signal_ends_it_cleanly(start: Callable[..., Process], number: int) ->
     assert not process.place.status_folder.exists()
 
 
+def test_a_second_signal_changes_nothing(start: Callable[..., Process]) -> None:
+    for n in range(12):  # of those at the end of the interpreter some come behind the last handler
+        process = start()
+        process.popen.send_signal(signal.SIGINT)
+        until(lambda: not process.place.status_folder.exists())
+        time.sleep(0.002 * n)
+        assert process.end(signal.SIGINT)[0] == 0
+
+
 @pytest.mark.parametrize("_", range(10))  # trio starts tasks in random order
 async def test_signals_are_expected_before_the_sockets_are_there(_: int) -> None:
     before = signal.getsignal(signal.SIGTERM)
@@ -138,6 +147,7 @@ async def test_signals_are_expected_before_the_sockets_are_there(_: int) -> None
         keep_state=False,
         notifier=Notifier(None, None),
     )
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     assert signal.getsignal(signal.SIGTERM) is before
 
 
