@@ -317,6 +317,7 @@ class Model(Part):
     def _take(self, r: Record) -> None:
         if SETTINGS in self.loose:
             self.unsure.add(r.n)  # older settings decide who keeps it
+            self._blur(r.name)
         if not self.status(r.name) or r.name not in self.fields or (not r.valid and self._refuses(r.name)):
             return
         self.emitted[r.name] += 1
