@@ -7,19 +7,15 @@
  *     look E                     1 or 0, when the daemon has answered
  *     test E                     the same, at once
  *     emit E N [COUNT]           COUNT records of a u32, from N on, as a binding does it; how many had room
- *     reserve E N, commit        the same in two commands: a record of N, whose thread is stopped in between
- *     let-go E                   marks its ring as closed by a daemon
+ *     reserve E N                a record of N, whose thread is stopped before it commits it
  *     refuse E                   a value that does not fit
  *     flush S MS                 0 or error
  *     close S, free S, end
- *     stats S                    connected lost pending
  *     event E                    lost pending error unwanted text, then errno:count of refusals
  *     pause, resume              0 or error
  *     threads                    number of threads of this process
  *     fork                       the child continues, the parent waits for it
- *     warning                    the oldest, or nothing
  *     alarm MS                   SIGALRM after that time; it interrupts waits
- *     emit-while-waiting E N     emits N in the callback of the next flush's wait
  */
 #define _GNU_SOURCE
 #include "binding.h"
@@ -35,9 +31,7 @@
 static struct utb_session *sessions[64];
 static struct utracefs_event events[2048];
 static char *commands[2048];
-static volatile sig_atomic_t has_alarm, nr_warned;
-static int nested = -1;
-static uint32_t nested_value;
+static volatile sig_atomic_t has_alarm;
 
 static void on_alarm(int number)
 {
@@ -45,12 +39,11 @@ static void on_alarm(int number)
 	has_alarm = 1;
 }
 
-static void on_warning(void)
+static int interrupted(void *arg)
 {
-	nr_warned++;
+	(void)arg;
+	return has_alarm;
 }
-
-static int interrupted(void *arg);
 
 static int reserve(struct utracefs_event *event, uint32_t value, struct utb_reserved *r)
 {
@@ -80,18 +73,6 @@ static int emit(struct utracefs_event *event, uint32_t value)
 	return 1;
 }
 
-static int interrupted(void *arg)
-{
-	(void)arg;
-	if (nested >= 0) {
-		int event = nested;
-
-		nested = -1;
-		emit(&events[event], nested_value);
-	}
-	return has_alarm;
-}
-
 static int count_threads(void)
 {
 	char line[256];
@@ -114,29 +95,7 @@ static void print_event(int e)
 	for (unsigned i = 0; i < stats.nr_refusals; i++)
 		printf(" %d:%lu", stats.refusals[i].error, (unsigned long)stats.refusals[i].count);
 	printf("\n");
-}
-
-/* Commands whose response is more than a number. 0: it is none of them. */
-static int print_state(const char *line)
-{
-	char text[4096];
-	int a;
-
-	if (sscanf(line, "stats %d", &a) == 1) {
-		struct utb_stats stats;
-
-		utb_stats(sessions[a], &stats);
-		printf("%d %lu %lu\n", stats.is_connected, (unsigned long)stats.lost,
-		       (unsigned long)stats.pending);
-	} else if (sscanf(line, "event %d", &a) == 1) {
-		print_event(a);
-	} else if (strcmp(line, "warning") == 0) {
-		printf("%s\n", utb_next_warning(text, sizeof(text)) ? text : "");
-	} else {
-		return 0;
-	}
 	fflush(stdout);
-	return 1;
 }
 
 /* Commands that write records, or prepare it. 0: it is none of them. */
@@ -152,19 +111,10 @@ static int write_records(const char *line, long *answer)
 			*answer += emit(&events[e], number++);
 	} else if (sscanf(line, "reserve %d %u", &e, &number) == 2) {
 		*answer = reserve(&events[e], number, &open);
-	} else if (strcmp(line, "commit") == 0) {
-		utb_commit(&open);
 	} else if (strcmp(line, "is-read") == 0) { /* whether a daemon can see the reserved record */
 		*answer = open.header->magic == DR_MAGIC;
-	} else if (sscanf(line, "let-go %d", &e) == 1) {
-		uint64_t place = atomic_load(&((struct ut_target *)events[e].registration)->place);
-
-		atomic_fetch_or(&utb_views[place >> 32].header->head, DR_CLOSED);
 	} else if (sscanf(line, "refuse %d", &e) == 1) {
 		utracefs_refuse(&events[e], "i", "was wrong");
-	} else if (sscanf(line, "emit-while-waiting %d %u", &e, &number) == 2) {
-		nested = e;
-		nested_value = number;
 	} else {
 		*answer = -1000;
 		return 0;
@@ -195,13 +145,14 @@ int main(void)
 
 	sessions[0] = utb_process_session();
 	signal(SIGALRM, on_alarm);
-	utb_on_warning(on_warning);
 	while (fgets(line, sizeof(line), stdin)) {
 		long answer;
 
 		line[strcspn(line, "\n")] = 0;
-		if (print_state(line))
+		if (sscanf(line, "event %d", &a) == 1) {
+			print_event(a);
 			continue;
+		}
 		if (write_records(line, &answer)) {
 		} else if (sscanf(line, "session %s %u", text, &b) == 2) {
 			sessions[nr_sessions] = utb_session_new(text, b);

@@ -10,11 +10,8 @@
  *     steady COUNT        a record for each line of stdin; answers with lost records, enabled and the error
  *     cancel              a thread that is cancelled while it emits
  *     dynamic COMMAND     declares an event by text, emits 4 zero bytes, prints the error and its text
- *     busy                two threads emit until stdin ends; prints the numbers of taken and of lost records
- *     many N              declares N events, emits one record of each
  *     closed N            declares N events, ends the library, and emits: events are off
  *     long                texts of 65,516 and 65,517 bytes and one of 1 MiB; prints lost and refused
- *     cut-off N           a child that finds no socket any more emits N records; prints lost records
  *     vfork N             N records, one of a child of vfork(2), and one more
  *     sandbox MS          forbids itself poll(2), emits two records, idles; prints the ms of cpu time
  *     nested PID COUNT [fork]
@@ -258,44 +255,6 @@ static int dynamic(const char *command)
 	return 0;
 }
 
-static void *emit_busily(void *who)
-{
-	static __thread struct {
-		uint32_t who;
-		uint64_t i;
-	} __attribute__((packed)) payload;
-	struct iovec iov = {&payload, sizeof(payload)};
-
-	payload.who = (uint32_t)(uintptr_t)who;
-	while (!__atomic_load_n(&must_end, __ATOMIC_RELAXED)) {
-		if (utracefs_emit_iov(&c_count, &iov, 1) == 0)
-			payload.i++;
-		usleep(50);
-	}
-	return (void *)(uintptr_t)payload.i;
-}
-
-static int busy(void)
-{
-	pthread_t made[2];
-	uintptr_t taken = 0;
-	void *of_one;
-
-	for (int i = 0; i < 2; i++)
-		pthread_create(&made[i], NULL, emit_busily, (void *)(uintptr_t)i);
-	while (getchar() != EOF)
-		;
-	__atomic_store_n(&must_end, 1, __ATOMIC_RELAXED);
-	for (int i = 0; i < 2; i++) {
-		pthread_join(made[i], &of_one);
-		taken += (uintptr_t)of_one;
-	}
-	printf("taken %lu ", (unsigned long)taken);
-	utracefs_flush(20000);
-	print_lost();
-	return 0;
-}
-
 static struct utracefs_event *events[4096];
 
 /* Events NAME_0 and so on, each with a number. */
@@ -307,17 +266,6 @@ static void declare(const char *name, int nr)
 		snprintf(command, sizeof(command), "%s_%d u32 a", name, i);
 		events[i] = utracefs_declare(command, 0);
 	}
-}
-
-static int many(int nr)
-{
-	struct iovec iov = {(void *)"\0\0\0\0", 4};
-
-	declare("c_many", nr);
-	for (int i = 0; i < nr; i++)
-		if (!utracefs_enabled(events[i]) || utracefs_emit_iov(events[i], &iov, 1))
-			return 1;
-	return 0;
 }
 
 /* Events are also written after the end of the library. */
@@ -456,21 +404,6 @@ static int close_all(int late)
 	return 0;
 }
 
-static int cut_off(int nr)
-{
-	char path[200];
-
-	UTRACEFS_EMIT(c_count, 9, 0);
-	if (fork())
-		return wait(NULL) < 0;
-	snprintf(path, sizeof(path), "%s/user_events_data", getenv("UTRACEFS_DIR"));
-	unlink(path);
-	for (int i = 0; i < nr; i++)
-		UTRACEFS_EMIT(c_count, 10, (uint64_t)i);
-	print_lost();
-	return 0;
-}
-
 static int emit_in_vfork(int nr)
 {
 	pid_t child;
@@ -518,12 +451,6 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(scenario, "dynamic") == 0)
 		return dynamic(argv[2]);
-	if (strcmp(scenario, "busy") == 0)
-		return busy();
-	if (strcmp(scenario, "many") == 0)
-		return many(nr);
-	if (strcmp(scenario, "cut-off") == 0)
-		return cut_off(nr);
 	if (strcmp(scenario, "vfork") == 0)
 		return emit_in_vfork(nr);
 	if (strcmp(scenario, "sandbox") == 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import resource
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from tests.client.c.programs import Program, started
 from tests.client.c.test_connection import values
 from tests.client.c.test_emit import WAYS, of_way
-from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
 from tests.integration.test_conservation import stats
 
@@ -142,39 +141,7 @@ def test_a_wait_sleeps(daemon: DaemonProcess, program: Program) -> None:
         assert nr_switches(program) - before < 200
 
 
-@WAYS
-def test_what_a_signal_handler_emits_meanwhile_is_kept(
-    events_on: None, daemon: DaemonProcess, built: Path, way: str
-) -> None:
-    with started(built / "tests" / "binding", **of_way(way)) as program:
-        with daemon.paused():
-            program.number(f"attach 0 {COUNT}")
-            assert program.number("emit 0 6") == 1
-            program.number("emit-while-waiting 0 7")
-            assert program.number("flush 0 300") == -errno.ETIMEDOUT
-        assert program.number("flush 0 20000") == 0
-        assert values(daemon) == [6, 7]
-
-
 # ---- forked children
-
-
-def test_a_child_that_lives_longer_follows_the_next_daemon(daemon: DaemonProcess, program: Program) -> None:
-    """It was off when the child was forked, and off when the daemon ended."""
-    program.number("attach 0 other u32 i")
-    assert program.number("look 0") == 0
-    assert program.number("fork") != program.pid
-    assert program.number("test 0") == 0
-    assert program.number("threads") == 1  # who only tests makes no connection
-    daemon.stop(kill=True)
-    daemon.start()
-    with daemon.tree() as tree:
-        tree.write_file("standing_events", b"user_events:other\n")
-    wait_for(lambda: program.number("test 0") == 1, timeout_s=60)
-    assert program.number("emit 0 3") == 1
-    assert program.number("flush 0 5000") == 0
-    with daemon.tree() as tree:
-        assert b"other: i=0x3 (3)" in tree.read_file("trace")
 
 
 def test_what_a_child_loses_that_is_cut_off_is_counted(
@@ -200,89 +167,6 @@ def test_what_a_child_loses_that_is_cut_off_is_counted(
 # ---- nothing is lost on the way
 
 
-def test_a_record_into_a_ring_that_was_let_go_is_kept(
-    events_on: None, daemon: DaemonProcess, built: Path
-) -> None:
-    """In another ring, and so are its followers."""
-    with started(built / "tests" / "binding") as program:
-        program.number(f"attach 0 {COUNT}")
-        wait_for(lambda: program.number("look 0") == 1)
-        assert program.number("emit 0 1") == 1
-        assert program.number("flush 0 5000") == 0
-        program.number("let-go 0")
-        assert program.number("emit 0 2") == 1
-        assert program.number("emit 0 3") == 1
-        assert program.number("flush 0 5000") == 0
-        assert program.ask("stats 0") == "1 0 0"
-        assert values(daemon) == [1, 2, 3]
-
-
-def test_what_was_not_sent_is_kept_for_the_next_daemon(built: Path, directory: Path) -> None:
-    """In its order; what the next daemon refuses is lost, and counted."""
-    fake = FakeDaemon(directory)
-    one, two = COUNT, "c_two u32 i"
-    fake.enabled_from_start = {one.encode(), two.encode()}
-    fake.read_size = 4096
-    fake.start()
-    environment = {"UTRACEFS_DATA_RING": "0", "UTRACEFS_BUFFER_KB": "8192"}
-    try:
-        with started(built / "tests" / "binding", **environment) as program:
-            for command in (one, two):
-                program.number(f"attach 0 {command}")
-            assert program.number("look 0") == program.number("look 1") == 1
-            fake.reading.clear()
-            count = 40_000  # more than a socket takes
-            for event in (0, 1):
-                assert program.number(f"emit {event} 0 {count}") == count
-            wait_for(lambda: int(program.ask("stats 0").split()[2]) < 2 * count)  # it is sending
-            fake.stop()
-            wait_for(lambda: program.number("look 0") == 0)
-            pending = int(program.ask("stats 0").split()[2])
-            assert 100 < pending < 2 * count
-            assert program.ask("stats 0").split()[1] == "0"
-            fake.refuse[two.encode()] = (errno.EINVAL, "no more of this")
-            fake.start()
-            wait_for(lambda: program.number("look 0") == 1)
-            assert program.number("flush 0 20000") == 0
-            got = [struct.unpack("I", payload)[0] for payload in fake.clients[-1].payloads(one.encode())]
-            assert got == list(range(count - len(got), count))
-            lost = int(program.ask("event 1").split()[0])
-            assert len(got) + lost == pending
-            assert program.ask("stats 0") == f"1 {lost} 0"
-    finally:
-        fake.stop()
-
-
-def test_what_waits_for_its_answer_is_kept_while_others_are_up(
-    events_on: None, daemon: DaemonProcess, built: Path
-) -> None:
-    with started(built / "tests" / "binding") as program:
-        program.number("attach 0 c_first")
-        assert program.number("look 0") == 1
-        with daemon.paused():
-            program.number(f"attach 0 {COUNT}")
-            assert program.number("emit 1 7") == 1
-        assert program.number("flush 0 20000") == 0
-        assert values(daemon) == [7]
-
-
-@WAYS
-def test_what_was_emitted_before_an_answer_that_says_off_is_not_sent(
-    daemon: DaemonProcess, built: Path, way: str
-) -> None:
-    with started(built / "tests" / "binding", **of_way(way)) as program:
-        with daemon.paused():
-            program.number(f"attach 0 {COUNT}")
-            assert program.number("emit 0 7") == program.number("test 0") == 1
-        wait_for(lambda: program.ask("event 0").split()[:4] == ["0", "0", "0", "1"])
-        with daemon.tree() as tree:
-            tree.write_file("events/user_events/c_count/enable", b"1")
-        wait_for(lambda: program.number("look 0") == 1)
-        assert program.number("emit 0 8") == 1
-        assert program.number("flush 0 20000") == 0
-        assert values(daemon) == [8]
-
-
 @WAYS
 def test_all_that_was_emitted_before_an_answer_that_says_off_is_in_one_number(
     daemon: DaemonProcess, built: Path, way: str
@@ -300,13 +184,6 @@ def test_all_that_was_emitted_before_an_answer_that_says_off_is_in_one_number(
         program.number("emit 0 0 3")
         assert program.number("resume") == program.number("flush 0 20000") == 0
         wait_for(lambda: program.ask("event 0").split() == ["0", "0", "0", "10003"])
-
-
-def test_an_event_of_a_child_is_registered_as_its_parents(program: Program) -> None:
-    program.number(f"attach 0 {COUNT}")
-    assert program.number("look 0") == 1
-    assert program.number("fork") != program.pid
-    assert program.ask("event 0").split()[2] == "0"
 
 
 def test_neither_close_nor_end_waits_for_a_daemon_that_is_stopped(
@@ -329,18 +206,6 @@ def test_neither_close_nor_end_waits_for_a_daemon_that_is_stopped(
             assert time.monotonic() - began < 9  # and not 19 times as long
             lost, pending = program.ask("event 1").split()[:2]
             assert int(lost) > 1000 and pending == "0"
-
-
-def test_many_events(daemon: DaemonProcess, program: Program) -> None:
-    for n in range(2000):
-        assert program.number(f"attach 0 c_{n} u32 i") == n
-    assert program.number("look 1999") == 1
-    assert program.number("emit 1999 1") == 1
-    assert program.number("flush 0 20000") == 0
-    daemon.stop(kill=True)
-    wait_for(lambda: program.number("look 1999") == 0, timeout_s=60)
-    daemon.start()
-    wait_for(lambda: program.number("look 1999") == 1, timeout_s=60)
 
 
 # ---- rings that are given up

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.client.c.programs import Program, started
-from tests.client.c.test_emit import WAYS, lines, of_way
-from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.client.c.test_emit import lines
+from tests.client.daemons.fake_daemon import FakeDaemon
 from tests.integration.conftest import DaemonProcess
-from utracefs import Session
-from utracefsd.server.runtime import locate
 
 
 def emit(program: Program, number: int) -> tuple[int, int, int]:
@@ -41,78 +38,6 @@ def until(program: Program, wanted: Callable[[tuple[int, int, int]], bool], firs
 
 def values(daemon: DaemonProcess) -> list[int]:
     return [int(n) for line in lines(daemon, "c_count") for n in re.findall(r" i=0x\w+ \((\d+)\)", line)]
-
-
-@WAYS
-@pytest.mark.parametrize("kill", [False, True])
-def test_a_daemon_is_started_again(
-    daemon: DaemonProcess, events_on: None, built: Path, way: str, kill: bool
-) -> None:
-    """The buffer has each emitted record once, from before and after."""
-    with started(built / "tests" / "emitting", "steady", **of_way(way)) as program:
-        number = 0
-        for _ in range(3):
-            for _ in range(100):
-                assert emit(program, number) == (0, 1, 0)
-                number += 1
-            if way == "socket":
-                deadline = time.monotonic() + 60
-                while number - 1 not in values(daemon):
-                    assert time.monotonic() < deadline
-            daemon.stop(kill=kill)
-            until(program, lambda answer: answer[1] == 0, 10_000_000)
-            daemon.start()
-            until(program, lambda answer: answer[1] == 1, 10_000_000)
-    # (Records of several cpus that came in one read have one time.)
-    assert sorted(n for n in values(daemon) if n < 10_000_000) == list(range(300))
-
-
-def test_every_record_is_there_or_lost_whenever_the_daemon_is_killed(
-    daemon: DaemonProcess, events_on: None, built: Path
-) -> None:
-    with daemon.tree() as tree:
-        tree.write_file("buffer_size_kb", b"32768")
-    with started(built / "tests" / "emitting", "busy") as program:
-        for _ in range(4):
-            seen = len(values(daemon))
-            deadline = time.monotonic() + 60
-            while len(values(daemon)) < seen + 1000:
-                assert time.monotonic() < deadline
-            daemon.stop(kill=True)
-            daemon.start()
-        assert program.process.stdin and program.process.stdout
-        program.process.stdin.close()
-        taken, lost = map(int, re.findall(r"\d+", program.process.stdout.read()))
-    with daemon.tree() as tree:
-        text = tree.read_file("trace").decode()
-    found = re.findall(r" c_count: who=0x(\d) \(\d\) i=0x\w+ \((\d+)\)", text)
-    assert len(found) == len(set(found)) == taken - lost
-    assert taken > 4000
-
-
-def test_records_that_no_daemon_will_have_are_counted_as_lost(
-    daemon: DaemonProcess, events_on: None, built: Path, directory: Path
-) -> None:
-    """The next daemon knows nothing of the ring, and has another event of this name."""
-    with started(built / "tests" / "emitting", "steady") as program:
-        assert emit(program, 0) == (0, 1, 0)
-        with daemon.tree() as tree:
-            tree.read_file("trace")
-        daemon.signal(signal.SIGSTOP)
-        for number in range(1, 500):
-            assert emit(program, number) == (0, 1, 0)
-        program.process.send_signal(signal.SIGSTOP)
-        daemon.stop(kill=True)
-        shutil.rmtree(locate(str(directory)).status_folder)
-        daemon.start()
-        with Session(daemon.directory) as session:
-            wait_for(lambda: not session.event("c_count u8 other"))
-            assert session.event("c_count u8 other").error is None
-            program.process.send_signal(signal.SIGCONT)
-            # Until the program notices the end, some more are lost like the 499. They are counted after the
-            # event is refused, with EADDRINUSE.
-            more = until(program, lambda answer: answer[0] >= 499 and answer[1:] == (0, 98), 1_000_000)
-            assert emit(program, 0)[0] <= 499 + more
 
 
 def test_the_daemon_comes_late(directory: Path, built: Path) -> None:

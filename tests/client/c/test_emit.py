@@ -17,7 +17,6 @@ from tests.client.c.conftest import Run
 from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess
 from tests.integration.test_conservation import stats
-from utracefs import Session
 
 WAYS = pytest.mark.parametrize("way", ["ring", "socket"])
 
@@ -68,20 +67,6 @@ def test_a_text_that_is_too_long_is_refused(daemon: DaemonProcess, run: Run, way
     with daemon.tree() as tree:
         told = tree.read_file("events/user_events/c_long/stats").decode()
     assert told.startswith("emitted: 1\nbytes: 65529\nrefused: 2 payload was too long\n")
-
-
-@pytest.mark.usefixtures("events_on")
-def test_lines_are_those_of_the_python_client(daemon: DaemonProcess, run: Run) -> None:
-    run("basic")
-    ours = lines(daemon, "c_request")
-    with daemon.tree() as tree, Session(daemon.directory) as session:
-        event = session.event("c_request u16 status; u64 bytes; __rel_loc char[] path")
-        assert event
-        tree.write_file("trace", b"")
-        event.emit(200, 1834, "/x")
-        event.emit(404, 0, "")
-        assert session.flush(60)
-    assert lines(daemon, "c_request") == ours
 
 
 @pytest.mark.usefixtures("events_on")
@@ -243,15 +228,24 @@ FIELDS_25 = ", ".join(f"(u8, f{i})" for i in range(25))
         (f"(u8, {'n' * 510})", "the declaration of e has more than 511 bytes"),
     ],
 )
-@pytest.mark.parametrize("macro", ["EVENT", "SPANS"])
-def test_mistakes_in_a_declaration(macro: str, fields: str, text: str) -> None:
+def test_mistakes_in_a_declaration(fields: str, text: str) -> None:
+    assert text in mistake(f"UTRACEFS_EVENT(e, {fields});")
+
+
+def test_mistakes_in_a_declaration_of_spans() -> None:
+    text = "the declaration of e_begin has more than 511 bytes"
+    assert text in mistake(f"UTRACEFS_SPANS(e, (u8, {'n' * 510}));")
+    assert "this is no field: u32 n" in mistake("UTRACEFS_SPANS(e, u32 n);")
+
+
+def mistake(declaration: str) -> str:
     done = subprocess.run(
         ["gcc", "-fsyntax-only", f"-I{SOURCE / 'include'}", "-x", "c", "-"],
-        input=f"#include <utracefs.h>\nUTRACEFS_{macro}(e, {fields});\n",
+        input=f"#include <utracefs.h>\n{declaration}\n",
         capture_output=True,
         text=True,
         check=False,
     )
     first = next(line for line in done.stderr.splitlines() if "error: " in line)
     assert done.returncode == 1 and "static assertion failed" in first
-    assert text.replace(" e ", " e_begin " if macro == "SPANS" else " e ") in first
+    return first

@@ -40,6 +40,8 @@ SIGNED = b"\xff" * 4
 
 NAMED = 2
 
+STATUS_SIZE = 8192
+
 
 def wait_for(
     condition: Callable[[], Any], timeout_s: float = 60.0, *, what: Callable[[], object] = lambda: "it"
@@ -88,9 +90,8 @@ class Client:
 class FakeDaemon:
     """Serves until `stop`; may be started again in the same directory."""
 
-    def __init__(self, directory: Path, *, status_size: int = 8192) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.status_size = status_size
         self.protocol = 2
         self.clients: list[Client] = []
         """All that ever connected, in order."""
@@ -105,7 +106,6 @@ class FakeDaemon:
         """Cleared: nothing is read."""
         self.answering.set()
         self.reading.set()
-        self.read_size = 1 << 16
         self._indexes: dict[bytes, int] = {}
         self._unanswered: list[tuple[Client, Request]] = []
         self._thread: threading.Thread | None = None
@@ -113,7 +113,7 @@ class FakeDaemon:
     def start(self) -> FakeDaemon:
         self._indexes.clear()
         self._status_fd = os.memfd_create("status")
-        os.ftruncate(self._status_fd, self.status_size)
+        os.ftruncate(self._status_fd, STATUS_SIZE)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.directory / "user_events_data"))
         self._listener.listen(64)
@@ -190,7 +190,7 @@ class FakeDaemon:
 
     def _read(self, client: Client, selector: selectors.BaseSelector) -> None:
         try:
-            data = client.sock.recv(self.read_size)
+            data = client.sock.recv(1 << 16)
         except ConnectionError:
             data = b""
         if not data:
@@ -215,7 +215,7 @@ class FakeDaemon:
             case "DIAG_IOCSREG":
                 answer = self._register(client, request)
             case "mmap_status":
-                answer = encode_response(request.msgid, {"size": self.status_size, "protocol": self.protocol})
+                answer = encode_response(request.msgid, {"size": STATUS_SIZE, "protocol": self.protocol})
                 fds = [self._status_fd]
             case "sync":
                 answer = encode_response(request.msgid, None)

@@ -148,33 +148,6 @@ def test_close_sends_what_is_pending_and_is_final(daemon: FakeDaemon, session: S
     assert not unused.event(ONE)
 
 
-def test_threads_share_a_session(daemon: FakeDaemon, session: Session) -> None:
-    declarations = [b"t%d u32 a" % i for i in range(8)]
-    daemon.enabled_from_start = {*declarations, ONE}
-    begin = threading.Barrier(8)
-
-    def work(mine: int) -> None:
-        begin.wait()
-        own, shared = session.event(declarations[mine]), session.event(ONE)
-        for i in range(500):
-            own.emit(i)
-            shared.emit(mine << 16 | i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert session.flush(60)
-    for declaration in declarations:
-        assert numbers(daemon.last.payloads(declaration)) == list(range(500))
-    shared = numbers(daemon.last.payloads(ONE))
-    for mine in range(8):
-        assert [number & 0xFFFF for number in shared if number >> 16 == mine] == list(range(500))
-    assert session.stats().emitted == len(daemon.last.records) == 8000
-    assert len(daemon.clients) == 1
-
-
 def test_threads_that_declare_an_event_at_once_lose_nothing(daemon: FakeDaemon, session: Session) -> None:
     """Each gets the Event registered, also the thread that did not make it."""
     rounds = 200
