@@ -17,22 +17,9 @@ def wishes(server: NatsServer) -> dict[str, Wish]:
 
 
 def test_enable_and_disable(operator: Cli, server: NatsServer) -> None:
-    words = [
-        "fleet",
-        "enable",
-        "http_*",
-        "db",
-        "-f",
-        "a > 1",
-        "-f",
-        "b < 2",
-        "--label",
-        "site=n*",
-        "--for",
-        "15m",
-    ]
     triggers = ("hist:keys=a", "traceoff if a > 1")
-    words += ["-R", triggers[0], "-R", triggers[1]]
+    words = ["fleet", "enable", "http_*", "db", "-f", "a > 1", "-f", "b < 2", "--label", "site=n*"]
+    words += ["--for", "15m", "-R", triggers[0], "-R", triggers[1]]
     assert operator.out(*words, "--owner", "alice", "--sample", "10") == "http__\n"
     wish = Wish(("http_*", "db"), 900.0, "(a > 1) && (b < 2)", 10, {"site": "n*"}, "alice", triggers)
     assert wishes(server) == {"http__": wish}

@@ -98,15 +98,6 @@ def test_until_a_signal(traced: Cli, eventually: Eventually) -> None:
     assert "hist:" not in traced.out("cat", "events/user_events/web/trigger")
 
 
-def test_killed_it_leaves_nothing(traced: Cli, eventually: Eventually) -> None:
-    traced.run("reg", "web u16 status")
-    process = traced.start("hist", "web", "status")
-    wait_for_trigger(traced, eventually, process)
-    process.kill()
-    process.communicate()
-    eventually(lambda: not hist_instances(traced), "its instance is gone")
-
-
 def test_it_continues_with_the_next_daemon(
     traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually
 ) -> None:

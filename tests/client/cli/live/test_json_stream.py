@@ -105,19 +105,6 @@ def test_what_is_refused(traced: Cli) -> None:
     assert "no such instance" in traced.fails("stream", "--json", "-B", "none")
 
 
-def test_records_as_they_come(traced: Cli, eventually: Eventually) -> None:
-    for declaration in ("one u32 n", "two u32 n"):
-        traced.run("reg", declaration)
-    live = traced.start("export", "--live", "-e", "one")
-    eventually(lambda: "one # Used by other" in traced.out("cat", "user_events_status"), "it listens")
-    assert live.stdout is not None
-    for n in range(3):
-        traced.run("emit", "one", str(n))
-        assert json.loads(live.stdout.readline())["fields"] == {"n": n}
-    out, error = interrupt(live, signal.SIGTERM)
-    assert (live.returncode, out, error) == (0, b"", b"")
-
-
 def test_the_daemon_goes_away(traced: Cli, daemon: "subprocess.Popen[bytes]", eventually: Eventually) -> None:
     traced.run("reg", "one u32 n")
     live = traced.start("stream", "--json", "-e", "one")

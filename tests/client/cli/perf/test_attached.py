@@ -2,11 +2,9 @@
 
 import errno
 import itertools
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from unittest.mock import Mock
 
 import pytest
@@ -21,22 +19,14 @@ from utracefs.cli.perf.attached import Attached, Opened
 from utracefs.tree.event_names import ALL_USER_EVENTS, EventName
 from utracefs.tree.tracefs import PerfAttr
 from utracefs_protocol.pages.perf_ring import Sample
-from utracefsd.server.runtime import locate
 
 WORK = EventName("user_events", "work")
 SAMPLING = PerfAttr(sample_period=1, data_pages=4)
 
 
 @pytest.fixture
-def daemon(home: Path) -> Iterator[DaemonProcess]:
-    daemon = DaemonProcess(home / "d")
-    daemon.start()
-    try:
-        yield daemon
-    finally:
-        daemon.stop()
-        # The state that a daemon keeps for its successor; here there is none.
-        shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
+def daemon(mortal: DaemonProcess) -> DaemonProcess:
+    return mortal
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -1,7 +1,6 @@
 """Samples over a restart of the daemon: in the file, on the screen."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,6 @@ from utracefs.tree.tracefs import PerfAttr, Tracefs
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.event_format import format_text, parse_format
 from utracefs_protocol.pages.perf_ring import Sample
-from utracefsd.server.runtime import locate
 
 PROGRAM = """
 import sys, time, utracefs
@@ -39,10 +37,8 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("command", ["record", "trace"])
-def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: str) -> None:
-    daemon = DaemonProcess(home / "d")
-    daemon.start()
-    cli = Cli(home, str(home / "d"))
+def test_a_restart_of_the_daemon(mortal: DaemonProcess, eventually: Eventually, command: str) -> None:
+    cli = Cli(Path(mortal.directory).parent, mortal.directory)
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         env=cli.env,
@@ -59,8 +55,8 @@ def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: st
             program.stdin.flush()
             assert program.stdout.readline() == "done\n"
             if begin == 0:
-                daemon.stop()
-                daemon.start()
+                mortal.stop()
+                mortal.start()
                 eventually(
                     lambda: "Used by perf" in cli.out("cat", "user_events_status"), "it is attached again"
                 )
@@ -71,9 +67,6 @@ def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: st
         program.stdin.close()
         program.wait(timeout=60)
         program.stdout.close()
-        daemon.stop()
-        # The state that a daemon keeps for its successor; here there is none.
-        shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
     assert process.returncode == 0, error
     assert b"the daemon has ended; waiting" in error
     assert re.search(rb"the daemon is back; [0-9.]+ s are missing", error)
@@ -84,41 +77,33 @@ def test_a_restart_of_the_daemon(home: Path, eventually: Eventually, command: st
 
 
 def test_losses_are_reported_when_the_daemon_was_killed(
-    home: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    home: Path, mortal: DaemonProcess, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the reader of samples is called as soon as the first sample arrives."""
     monkeypatch.setattr("utracefs.cli.perf.attached.LOST_S", 0.0)
     monkeypatch.setattr("utracefs.cli.perf.sampling.DESCRIBE_S", 1000.0)
-    daemon, attr = DaemonProcess(home / "d"), PerfAttr(sample_period=1, data_pages=1)
-    daemon.start()
-    try:
-        with (
-            Session(str(daemon.directory)) as session,
-            Attached(connect(str(daemon.directory)), [Wanted("work")], attr) as attached,
-            PerfRecorder(attached, str(home / "perf.data"), attr) as recorder,
-        ):
-            event = session.event("work u32 n")
-            eventually(lambda: event.registered, "it is there")
-            recorder.step()
-            eventually(lambda: event, "it is on")
-            for n in range(1000):
-                event.emit(n)
-            session.flush(60)
-            attached.look()
-            described = home / "perf.data.part.events"
-            eventually(lambda: recorder.step() >= 0 and b"name: work" in described.read_bytes(), "described")
-            assert daemon.process is not None
-            daemon.process.kill()
-            daemon.process.communicate(timeout=60)
-            attached.look()
-            assert attached.is_away
-            recorder.drain()
-            written = recorder.finish(["perf"])
-            assert written.lost > 0 and written.samples + written.lost == 1000
-    finally:
-        daemon.stop()
-        # The state that a daemon keeps for its successor; here there is none.
-        shutil.rmtree(locate(home / "d").status_folder, ignore_errors=True)
+    attr = PerfAttr(sample_period=1, data_pages=1)
+    with (
+        Session(mortal.directory) as session,
+        Attached(connect(mortal.directory), [Wanted("work")], attr) as attached,
+        PerfRecorder(attached, str(home / "perf.data"), attr) as recorder,
+    ):
+        event = session.event("work u32 n")
+        eventually(lambda: event.registered, "it is there")
+        recorder.step()
+        eventually(lambda: event, "it is on")
+        for n in range(1000):
+            event.emit(n)
+        session.flush(60)
+        attached.look()
+        described = home / "perf.data.part.events"
+        eventually(lambda: recorder.step() >= 0 and b"name: work" in described.read_bytes(), "described")
+        mortal.stop(kill=True)
+        attached.look()
+        assert attached.is_away
+        recorder.drain()
+        written = recorder.finish(["perf"])
+        assert written.lost > 0 and written.samples + written.lost == 1000
     with PerfDataReader(written.name) as reader:
         samples = reader.samples()
         assert len(list(samples)) == written.samples and samples.lost == written.lost
