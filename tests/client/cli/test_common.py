@@ -142,17 +142,12 @@ def test_a_daemon_that_is_stopped_is_not_waited_for(traced: Cli, daemon: "subpro
         assert text.count(f"the daemon does not answer within {HELLO_S:g} s; is it stopped?") == 1, text
 
 
-@pytest.mark.parametrize(
-    "seconds", ["0", "-1", "nan", "inf", "1e300", "x", "", "s", "0m", "nanm", "1w", "1e9d"]
-)
-def test_what_is_no_duration(cli: Cli, seconds: str) -> None:
-    said = cli.run("record", "--duration", seconds, "--", "true", status=2).stderr
-    assert b"is not a number of seconds above 0" in said
-
-
 def test_durations_have_units() -> None:
     for text, seconds in (("2", 2), ("0.5s", 0.5), ("10m", 600), ("2h", 7200), ("1d", 86400)):
         assert hist.make_context("hist", ["--duration", text, "web"]).params["duration_s"] == seconds
+    for text in ("0", "-1", "nan", "inf", "1e300", "x", "", "s", "0m", "nanm", "1w", "1e9d"):
+        with pytest.raises(click.BadParameter, match="is not a number of seconds above 0"):
+            hist.make_context("hist", ["--duration", text, "web"])
 
 
 @pytest.mark.parametrize("after_s", [0.05, None])
