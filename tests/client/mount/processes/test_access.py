@@ -54,36 +54,27 @@ def test_no_number_here() -> None:
     assert "there is no process" in str(why_not(2**22 - 1))
 
 
-def test_another_user(yama: Path, ordinary: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    ordinary["Uid"] = [5, 5, 5, 5]
-    assert refused(monkeypatch).startswith(
-        "process 2 runs as user id 5, we as 1000: run the mount as that user"
-    )
-
-
-def test_a_program_that_changes_its_user(
-    yama: Path, ordinary: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("theirs", "owner", "says"),
+    [
+        ({"Uid": [5, 5, 5, 5]}, 1000, "process 2 runs as user id 5, we as 1000: run the mount as that user"),
+        ({"Uid": [1000, 0, 0, 0]}, 1000, "runs as user id 0"),
+        ({"Gid": [1000, 4, 4, 4]}, 1000, "group id 4"),
+        ({"CapPrm": [1 << 10]}, 1000, "capabilities"),
+        ({}, 0, "PR_SET_DUMPABLE"),
+        ({}, 1000, "security module"),
+    ],
+)
+def test_what_does(
+    yama: Path,
+    ordinary: dict[str, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    theirs: dict[str, list[int]],
+    owner: int,
+    says: str,
 ) -> None:
-    ordinary["Uid"] = [1000, 0, 0, 0]
-    assert "runs as user id 0" in refused(monkeypatch)
-
-
-def test_another_group(yama: Path, ordinary: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    ordinary["Gid"] = [1000, 4, 4, 4]
-    assert "group id 4" in refused(monkeypatch)
-
-
-def test_capabilities(yama: Path, ordinary: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    ordinary["CapPrm"] = [1 << 10]
-    assert "capabilities" in refused(monkeypatch)
-
-
-def test_not_dumpable(yama: Path, ordinary: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "PR_SET_DUMPABLE" in refused(monkeypatch, owner=0)
-
-
-def test_something_else(yama: Path, ordinary: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "security module" in refused(monkeypatch)
+    ordinary.update(theirs)
+    assert says in refused(monkeypatch, owner)
 
 
 @pytest.mark.parametrize(
