@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.client.c.building import sanitized
 from tests.client.c.programs import Program, started
-from utracefs_protocol.connection import encode_notification, encode_request, encode_response
-from utracefs_protocol.messages.data import AdoptRing, EventDeletion, EventRegistration, MmapStatus
+from utracefs_protocol.connection import encode_notification, encode_response
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +53,6 @@ def test_requests(wire: Program, what: str, message: list[object]) -> None:
     written = bytes.fromhex(wire.ask(f"put {what}"))
     assert msgpack.unpackb(written) == message
     assert written == msgpack.packb(message)  # the shortest forms
-
-
-def test_requests_are_those_of_the_protocol_package(wire: Program) -> None:
-    for what, msgid, params in (
-        ("status", 0, MmapStatus()),
-        ("ring", 70000, AdoptRing(early=True)),
-        ("register", 2**32 - 1, EventRegistration(b"name u32 a; u32 b; u32 c; u32 d", 0, write_index=300)),
-        ("delete", 5, EventDeletion(b"name")),
-    ):
-        theirs = encode_request(msgid, params.METHOD, params.to_params())
-        assert msgpack.unpackb(bytes.fromhex(wire.ask(f"put {what}"))) == msgpack.unpackb(theirs)
 
 
 def test_a_request_that_does_not_fit_is_not_begun(wire: Program) -> None:

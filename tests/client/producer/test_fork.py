@@ -63,47 +63,15 @@ PROLOGUE = """
 """
 
 
-def test_parent_and_child_emit_each_on_its_own_connection(daemon: FakeDaemon, tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        PROLOGUE
-        + """
-    assert event
-    for i in range(100):
-        event.emit(1, i)
-    # what the parent has pending is not the child's to send
-    pid = os.fork()
-    who = 1 if pid else 2
-    if not pid:
-        assert event, "the status map is shared"
-        assert utracefs.stats().emitted == 0
-    for i in range(100 if pid else 0, 200):
-        event.emit(who, i)
-    if pid:
-        assert os.waitpid(pid, 0)[1] == 0
-    """,
-    )
-    assert records(daemon) == expected(1, 200) + expected(2, 200)
-    assert len(daemon.clients) == 2
-    assert daemon.clients[1].names == [EVENT]
-
-
-def test_fork_before_anything_was_settled(daemon: FakeDaemon, tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        PROLOGUE
-        + """
-    pid = os.fork()
-    event.emit(1 if pid else 2, 0)
-    if pid:
-        assert os.waitpid(pid, 0)[1] == 0
-    """,
-    )
-    assert records(daemon) == expected(1, 1) + expected(2, 1)
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("declared", ["in the module", "in the worker"])
+@pytest.mark.parametrize(
+    ("method", "declared"),
+    [
+        ("fork", "in the module"),
+        ("fork", "in the worker"),
+        ("forkserver", "in the worker"),
+        ("spawn", "in the module"),
+    ],
+)
 def test_workers_of_multiprocessing_lose_nothing_at_their_end(
     daemon: FakeDaemon, tmp_path: Path, method: str, declared: str
 ) -> None:
@@ -155,27 +123,6 @@ def test_multiprocessing_that_is_imported_after_the_first_event(daemon: FakeDaem
         bare=True,
     )
     assert records(daemon) == sum((expected(who, 30) for who in range(6)), Counter())
-
-
-def test_an_event_as_an_argument(daemon: FakeDaemon, tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        """
-    import multiprocessing
-    import utracefs
-
-    def work(event, who):
-        event.emit(who, 0)
-
-    if __name__ == "__main__":
-        event = utracefs.event("work u32 who; u32 number")
-        process = multiprocessing.get_context("spawn").Process(target=work, args=(event, 5))
-        process.start()
-        process.join()
-        assert process.exitcode == 0
-    """,
-    )
-    assert records(daemon) == expected(5, 1)
 
 
 # ---- the end of the interpreter

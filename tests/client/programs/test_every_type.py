@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,6 @@ import utracefs
 from tests.client.daemons.fake_daemon import wait_for
 from tests.integration.conftest import DaemonProcess, running
 from utracefs import Session
-from utracefs.tree.tracefs import Tracefs
 
 
 def every_type(
@@ -115,22 +113,3 @@ def test_through_a_daemon(utracefsd: DaemonProcess, new_session: Callable[..., S
     wait_for(lambda: not event)
     event.emit(1, 2, 3, 4, 5, 6, 7, 8, 9.5, 10.5, True, "l", b"", "", b"", **ARRAYS)
     assert (session.stats().refused, event.lost) == (0, 0)
-
-
-def test_filters_in_the_daemon(utracefsd: DaemonProcess, new_session: Callable[..., Session]) -> None:
-    session = new_session()
-    event = session.event("real struct double x 8; struct bool ok 1")
-    with Tracefs(utracefsd.directory) as tree:
-        wait_for(lambda: event.registered)
-        tree.write_file("events/user_events/real/filter", b"x > 1.5 && ok == 1")
-        tree.write_file("events/user_events/real/enable", b"1")
-        wait_for(lambda: event.registered and event)
-        for x in (1.5, 1.6, math.nan, math.inf, -2.0):
-            event.emit(x, True)
-            event.emit(x, False)
-        assert session.flush(60)
-        lines = tree.read_file("trace").decode().splitlines()
-    assert [line.partition("real: ")[2] for line in lines if "real: " in line] == [
-        "x=1.6 ok=(1)",
-        "x=inf ok=(1)",
-    ]

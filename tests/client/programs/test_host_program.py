@@ -33,9 +33,6 @@ def ours():
         if link.startswith(("socket:", "/memfd:", "anon_inode:[eventfd")):
             found[fd] = link
     return found
-def recovered():
-    "(An eventfd that nothing identifies any more is left open.)"
-    return len(ours()) >= 5 and utracefs.stats().connected and event
 """
 
 

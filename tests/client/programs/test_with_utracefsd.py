@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -43,38 +42,6 @@ def tree(utracefsd: DaemonProcess) -> Iterator[Tracefs]:
 
 def stats(tree: Tracefs, name: str) -> str:
     return tree.read_file(f"events/user_events/{name}/stats").decode()
-
-
-def test_a_record_all_the_way(session: Session, tree: Tracefs) -> None:
-    event = session.event(
-        "shop u16 status; u64 usec; char[8] kind; __rel_loc char[] path; __data_loc char[] user"
-    )
-    wait_for(lambda: not event)
-    event.emit("not", "looked", "at", "while", "off")
-    tree.write_file("events/user_events/shop/enable", b"1\n")
-    assert event
-    event.emit(200, 1834, "get", "/index.html", user="åsa")
-    assert session.flush(60)
-    trace = tree.read_file("trace").decode()
-    assert "shop: status=0xc8 (200) usec=0x72a (1834) kind=get path=/index.html user=åsa" in trace
-    assert f"-{os.getpid()} " in trace
-    tree.write_file("events/user_events/shop/enable", b"0\n")
-    assert not event
-    assert session.stats().emitted == 1
-
-
-def test_registering_finds_the_daemons_reasons(session: Session, new_session: Callable[..., Session]) -> None:
-    first = session.event("shop u16 status")
-    wait_for(lambda: first.registered)
-    other = new_session().event("shop u32 status")
-    logging.getLogger("utracefs").disabled = True
-    try:
-        wait_for(lambda: other.error)
-        assert not other
-    finally:
-        logging.getLogger("utracefs").disabled = False
-    assert other.error is not None
-    assert other.error.errno_name == "EADDRINUSE"
 
 
 def test_refusals_of_a_child(session: Session, tree: Tracefs) -> None:

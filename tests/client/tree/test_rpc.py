@@ -15,19 +15,6 @@ from utracefs_protocol.messages.data import MmapStatus, StatusMapped, Sync
 from utracefs_protocol.messages.tracefs import ReadFile
 
 
-def test_no_daemon(directory: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        Rpc("tracefs", str(directory))
-    assert caught.value.filename == str(directory / "tracefs")
-
-
-def test_a_socket_without_a_daemon(directory: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left_over:
-        left_over.bind(str(directory / "tracefs"))
-        with pytest.raises(ConnectionRefusedError):
-            Rpc("tracefs", str(directory))
-
-
 @pytest.mark.parametrize(
     ("number", "kind"),
     [

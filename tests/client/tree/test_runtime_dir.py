@@ -61,18 +61,6 @@ def test_the_first_that_answers(place: Path, monkeypatch: pytest.MonkeyPatch) ->
             connect("tracefs", str(place / "utracefs"))
 
 
-def test_a_relative_runtime_dir_is_ignored(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon ignores it and listens in /tmp/utracefs-UID; so programs have to look there."""
-    monkeypatch.delenv("UTRACEFS_DIR", raising=False)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "relative")
-    monkeypatch.setattr(places, "temporary_directory", lambda uid: str(place / "tmp"))
-    monkeypatch.setattr(places, "SYSTEM_DIRECTORY", str(place / "system"))
-    with listener(place / "tmp"):
-        (place / "tmp").chmod(0o700)
-        with connect("tracefs") as sock:
-            assert sock.getpeername() == str(place / "tmp/tracefs")
-
-
 def test_the_error_that_says_most(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UTRACEFS_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
