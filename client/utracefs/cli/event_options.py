@@ -10,10 +10,12 @@ Several -e may match an event. A name takes precedence over a glob, and a later 
 '*' -e http_request --filter 'status >= 500'` takes all events, but of http_request only the errors. All
 triggers are set.
 
-    begin   existing events: write events/SYSTEM/NAME/filter and trigger
+    begin   existing events: write events/SYSTEM/NAME/filter
             later events: write standing_filters and standing_triggers; the daemon applies them when the
             event is registered, before its first record
             then standing_events enables both, so that filters are set before the first record
+            then existing events: write events/SYSTEM/NAME/trigger. A trigger acts on events that are off,
+            too: `traceoff` or `snapshot:1` would have been used up before the first record
     check   repeatedly: report filters and triggers that are invalid for events registered meanwhile
 
 A filter is a Failure if it is invalid for all existing events of its -e; if there are none yet, if it is
@@ -24,7 +26,8 @@ after a failed write to its file `filter`: a recording can be filtered later, bu
 import errno
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import click
@@ -58,6 +61,9 @@ CHECK_S = 0.1
 
 NO_FILTER = "0"
 """Clears a filter."""
+
+_Outcome: TypeAlias = tuple[str, str, Refusal | None]
+"""The -e, the text of its filter or trigger, the reason of a refusal."""
 
 STANDING_SETTINGS = ("standing_filters", "standing_triggers")
 """Files of an instance with lines EVENT TEXT, for events that are registered later."""
@@ -224,16 +230,18 @@ class WantedEvents:
         """Failure for a filter or trigger that is invalid for all its events, if there are any. enable: also
         store their records."""
         self._enables = enable
+        events: list[EventName] = []
+        meanwhile: list[EventName] = []  # registered while the standing files were written
         if self.has_settings:
-            self.set_existing()
+            self._set_all(events := self._new(available_events(self._tree)), self._set_filter_of)
             self._check_syntax()
             self._stand_by()
-            for event in self._new(available_events(self._tree)):  # registered meanwhile
-                refusals = (*self._set_filter_of(event), *self._set_triggers_of(event, again=True))
-                for _, text, refusal in refusals:
-                    self._refuse(event, text, refusal)
+            meanwhile = self._new(available_events(self._tree))
+            self._set_late(meanwhile, self._set_filter_of)
         for one in self._wanted if enable else ():
             write_word(self._tree, self._place.path("standing_events"), one.pattern)
+        self._set_all(events, self._set_triggers_of)
+        self._set_late(meanwhile, partial(self._set_triggers_of, again=True))
 
     def _check_syntax(self) -> None:
         """Failure for filters and triggers that are invalid for any event, where none exists yet."""
@@ -272,7 +280,7 @@ class WantedEvents:
     def _set_all(
         self,
         events: Iterable[EventName],
-        set_one: Callable[[EventName], Iterable[tuple[str, str, Refusal | None]]],
+        set_one: Callable[[EventName], Iterable[_Outcome]],
     ) -> None:
         outcomes: dict[tuple[str, str], list[tuple[EventName, Refusal | None]]] = {}
         for event in events:
@@ -287,23 +295,28 @@ class WantedEvents:
             for event, refusal in those:
                 self._refuse(event, text, refusal)
 
+    def _set_late(
+        self, events: Iterable[EventName], set_one: Callable[[EventName], Iterable[_Outcome]]
+    ) -> None:
+        for event in events:
+            for _, text, refusal in set_one(event):
+                self._refuse(event, text, refusal)
+
     def _new(self, events: Iterable[EventName]) -> list[EventName]:
         """The matching events that were not processed yet; marks them as processed."""
         new = [event for event in events if event not in self._checked and _meaning(self._wanted, event)]
         self._checked.update(new)
         return new
 
-    def _set_filter_of(self, event: EventName) -> Iterator[tuple[str, str, Refusal | None]]:
-        """Write the filter of one event. Yields the -e, the text, the reason of a refusal."""
+    def _set_filter_of(self, event: EventName) -> Iterator[_Outcome]:
+        """Write the filter of one event."""
         meant_by = _meaning(self._wanted, event)
         if meant_by[-1].filter:
             refusal = self._set_filter(event, meant_by[-1].filter)
             yield meant_by[-1].pattern, meant_by[-1].filter, refusal
 
-    def _set_triggers_of(
-        self, event: EventName, *, again: bool = False
-    ) -> Iterator[tuple[str, str, Refusal | None]]:
-        """Write the triggers of one event; yields as `_set_filter_of`. again: they may exist already."""
+    def _set_triggers_of(self, event: EventName, *, again: bool = False) -> Iterator[_Outcome]:
+        """Write the triggers of one event. again: they may exist already."""
         meant_by = _meaning(self._wanted, event)
         triggers = {trigger: one.pattern for one in meant_by for trigger in one.triggers}
         for trigger, pattern in triggers.items():

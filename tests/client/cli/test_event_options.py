@@ -165,15 +165,16 @@ def test_what_is_written_and_in_which_order() -> None:
     assert tree.texts() == [
         "events/user_events/a1/filter: x == 1",
         "events/user_events/a2/filter: x == 2",
-        "events/user_events/a1/trigger: traceoff",
-        "events/user_events/a2/trigger: traceoff",
-        "events/user_events/a2/trigger: snapshot",
         "standing_filters: a* x == 1",
         "standing_triggers: a* traceoff",
         "standing_filters: a2 x == 2",
         "standing_triggers: a2 snapshot",
         "standing_events: a2",
         "standing_events: a*",
+        # Last: beside a program that emits, `traceoff` would come before the first record.
+        "events/user_events/a1/trigger: traceoff",
+        "events/user_events/a2/trigger: traceoff",
+        "events/user_events/a2/trigger: snapshot",
     ]
 
 
@@ -223,7 +224,8 @@ def test_what_fits_no_event_that_exists_is_refused_at_once(
         WantedEvents(tree, Place("i"), [wanted]).begin()
     failure = caught.value
     assert (failure.about, failure.reason, failure.detail) == (f"user_events:{about}", reason, detail)
-    assert "standing_events" not in [path for path, _ in tree.written]
+    is_enabled = "standing_events" in [path for path, _ in tree.written]
+    assert is_enabled == bool(wanted.triggers), "before the triggers; the instance ends with the command"
 
 
 class Choosy(FakeTree):
@@ -247,7 +249,11 @@ def test_what_comes_while_it_is_set_up_is_set_too() -> None:
     tree.came = ["a"]
     asked = WantedEvents(tree, Place("i"), [Wanted("a", "x == 1", ("t",))])
     asked.begin()
-    assert tree.texts()[2:4] == ["events/user_events/a/filter: x == 1", "events/user_events/a/trigger: t"]
+    assert tree.texts()[2:] == [
+        "events/user_events/a/filter: x == 1",
+        "standing_events: a",
+        "events/user_events/a/trigger: t",
+    ]
     tree.written.clear()
     asked.check()
     assert (tree.written, asked.refused) == ([], [])

@@ -55,6 +55,7 @@ def enable(
         filtered = events if filters else ()
         if standing:
             with _filters_restored(tree, place, filtered, asked):
+                asked.set_existing()  # before any event is on, as without --standing
                 asked.begin()
         else:
             chosen = selected(tree, events, " yet; --standing enables it when a program declares it")
