@@ -126,7 +126,9 @@ _TRACKS_BYTES: Final = 1 << 20
     help="Format; chrome: Chrome JSON.  [default: by the ending of OUT: "
     f"{', '.join(row.endings[0] for row in FORMATS.values())} or / for CTF]",
 )
-@click.option("-o", "--output", metavar="OUT", type=click.Path(), help="- for stdout.  [default: -]")
+@click.option(
+    "-o", "--output", metavar="OUT", type=click.Path(readable=False), help="- for stdout.  [default: -]"
+)
 @selection_options
 @seconds_option("--last", "last_s", "The last 10 seconds, 5m, 2h, ...")
 @click.option("--recover", is_flag=True, help="Read as much as possible of a broken file.")

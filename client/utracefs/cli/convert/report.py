@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     metavar="OUT",
-    type=click.Path(),
+    type=click.Path(readable=False),
     help="html: the page, - for stdout. [default: FILE with .html instead of .dat, in the present directory;"
     " several files need it]",
 )

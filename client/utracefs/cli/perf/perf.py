@@ -345,7 +345,7 @@ class _Counter:
     metavar="FILE",
     default=DATA_FILE,
     show_default=True,
-    type=click.Path(),
+    type=click.Path(readable=False),
     help="Output file; an existing one is renamed to FILE.old.",
 )
 def record(common: _Common, sampling: dict[str, int], output: str) -> int:

@@ -72,7 +72,7 @@ def _pids(text: str) -> str:
     metavar="FILE",
     default="trace.dat",
     show_default=True,
-    type=click.Path(),
+    type=click.Path(readable=False),
     help="Where to write; the ending says the format: .dat, .data (perf), .jsonl, .csv, .json (Chrome),"
     " .pftrace, .parquet, .ctf or / (CTF).",
 )
@@ -190,6 +190,8 @@ def record(
             settings = {**flight_settings(tree, long.flight), **settings}
         for file, value in settings.items():
             _set(tree, place, file, value)
+        numbers = " ".join(pids).split()
+        absent = [pid for pid in numbers if not exists(pid)]
         job = Job(
             tree=tree,
             place=place,
@@ -202,8 +204,10 @@ def record(
             blocked=blocked,
             surroundings=surroundings,
             returns=returns,
-            ends_with_pids=not command and any(map(exists, " ".join(pids).split())),
+            ends_with_pids=not command and len(absent) < len(numbers),
         )
+        for pid in absent:
+            tell(f"-p: there is no process {pid} here")
         if long.flight:
             return record_flight(job)
         return _record(job, keep=keep, snapshot=snapshot, own=own)

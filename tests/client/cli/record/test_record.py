@@ -726,4 +726,6 @@ def test_processes(traced: Cli, eventually: Eventually) -> None:
     recorder = traced.start("record", "-p", "4194303", "-e", "web")
     eventually(lambda: "web" in traced.standing(), "it records")
     traced.run("emit", "web u32 n", "5")
-    assert b"trace.dat: 0 records, 1 filtered out, " in interrupt(recorder)[1]
+    told = interrupt(recorder)[1]
+    assert b"utracefs: -p: there is no process 4194303 here\n" in told
+    assert b"trace.dat: 0 records, 1 filtered out, " in told
