@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -207,8 +208,11 @@ def forward(
 
 def _tell_what_was_sent(status: dict[str, Any], spool: str) -> None:
     """spool: where records are still; empty: in none."""
-    lost = sum(number or 0 for causes in status["lost"].values() for number in causes.values())
-    text = f"{lost} lost" if lost else "nothing lost"
+    lost: Counter[str] = Counter()
+    for causes in status["lost"].values():
+        lost.update({cause: number or 0 for cause, number in causes.items()})
+    causes_of = ", ".join(f"{cause} {number}" for cause, number in lost.items() if number)
+    text = f"{lost.total()} lost ({causes_of})" if causes_of else "nothing lost"
     text += ", more lost that were not counted" if status["lost_unknown"] else ""
     tell(f"{status['target']}: {counted(status['records_sent'], 'record')} sent, {text}")
     if spool:

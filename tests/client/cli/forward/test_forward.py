@@ -124,6 +124,16 @@ def test_its_time(with_target: Cli, target: Path) -> None:
     assert (with_target.home / "state/spool.sqlite").exists()
 
 
+def test_why_records_were_lost(with_target: Cli, target: Path) -> None:
+    words = ("forward", f"lines:{target}", "--spool", "s", "--duration", "0.2")
+    with_target.run("reg", "web u32 status")
+    with_target.run(*words)
+    with_target.run("enable", "web")
+    with_target.run("emit", "web u32 status", "1")
+    said = with_target.run(*words).stderr.decode()
+    assert said == f"utracefs: lines:{target}: 0 records sent, 1 lost (away 1)\n"
+
+
 def test_events_that_do_not_exist(with_target: Cli, target: Path) -> None:
     (with_target.home / "policy.toml").write_text("[fields.login]\na = 'redact'\n[fields.'l*']\n")
     words = ("forward", f"lines:{target}", "--spool", "s", "--duration", "0.2", "--policy", "policy.toml")
