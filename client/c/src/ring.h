@@ -41,6 +41,7 @@ struct ut_outlet {
 	int is_shared; /* its memory, with a daemon or with relatives */
 	int by_socket; /* the native thread reads it, and sends its records */
 	int was_read;  /* perhaps, by a daemon whose connection has ended */
+	uint64_t losses; /* of by_socket: taken from the counters' sum, and not sent */
 };
 extern struct ut_outlet ut_outlets[UT_MAX_RINGS];
 

@@ -4,6 +4,8 @@
  *     open                    index of a session, or error
  *     register S FLAGS COMMAND    write index
  *     write S INDEX HEX       bytes taken
+ *     lose S COUNT            so many (hexadecimal) records of its first event have found no room
+ *     sent S                  1: all its records are sent
  *     enable W SIZE BIT FLAGS COMMAND    makes bit BIT of word W follow the event
  *     disable W BIT
  *     word W                  its value, hexadecimal
@@ -52,6 +54,14 @@ static long write_record(int s, int index, const char *hex)
 
 	memcpy(record, &index, 4);
 	return ut_session_write(sessions[s], &iov, 1, iov.iov_len);
+}
+
+static void lose(const struct ut_session *s, uint64_t count)
+{
+	struct data_ring *ring = &ut_outlets[s->ring].ring;
+
+	atomic_fetch_add(&ring->lost[0], (uint32_t)count);
+	atomic_fetch_add(&ring->header->lost, count);
 }
 
 static struct utracefs_event *declared[30000];
@@ -118,6 +128,13 @@ int main(void)
 			answer = answer ? answer : (long)index;
 		} else if (sscanf(line, "write %d %d %s", &s, &a, text) >= 2) {
 			answer = write_record(s, a, text);
+		} else if (sscanf(line, "lose %d %lx", &s, &value) == 2) {
+			ut_lock();
+			lose(sessions[s], value);
+			ut_unlock();
+			answer = 0;
+		} else if (sscanf(line, "sent %d", &s) == 1) {
+			answer = ut_ring_is_taken_in(sessions[s]->ring);
 		} else if (sscanf(line, "enable %d %d %d %d %[^\n]", &s, &a, &b, &c, text) == 5) {
 			answer = ut_enabler_add(text, (uint16_t)c, event_id, &words[s], (uint8_t)a, (uint8_t)b);
 		} else if (sscanf(line, "disable %d %d", &s, &a) == 2) {

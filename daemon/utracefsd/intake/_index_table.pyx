@@ -25,7 +25,7 @@ cdef extern from "bin.h" nogil:
     unsigned bin_get_header(const uint8_t *at, size_t length, uint32_t *size)
     unsigned bin_index_at(const uint8_t *record, uint32_t size)
     unsigned BIN_SIGNATURE
-    const uint32_t BIN_LOST
+    const uint32_t BIN_LOST, BIN_UNKNOWN
     ctypedef struct bin_record "struct bin_record":
         const uint8_t *comm
         uint32_t size, tid
@@ -185,9 +185,14 @@ cdef class IndexTable:
         marked in front of the next record of this cpu."""
         cdef uint32_t index = write_index & ~BIN_LOST, count
         cdef dict missing = {}
-        if not write_index & BIN_LOST or size != 4 or index >= <uint32_t>PyList_GET_SIZE(self.tracepoints):
+        if not write_index & BIN_LOST or size != 4:
             return False
         memcpy(&count, payload, 4)
+        if index == BIN_UNKNOWN:
+            self.total_unknown += count
+            return True
+        if index >= <uint32_t>PyList_GET_SIZE(self.tracepoints):
+            return False
         self.lose(index, count, r.tgid, missing)
         for sink, lost in missing.items():
             (<FtraceSink>sink).mark_lost(r.cpu, lost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,41 @@ def test_a_closed_session_gives_its_references_back(daemon: DaemonProcess, progr
     for _ in range(100):
         session = program.number("open")
         program.number(f"close {session}")
+
+
+def test_a_number_of_losses_that_passes_zero(daemon: DaemonProcess, program: Program) -> None:
+    """As beside a daemon that is stopped for minutes: which event's they are, is unknown."""
+    program.number("register 0 0 foo u32 a")
+    enable(daemon, "foo")
+    assert program.number(f"lose 0 {(3 << 32) + 5:x}") == 0
+    assert program.number("write 0 0 05000000") == 8
+    assert program.number("close 0") == 0
+    with daemon.tree() as tree:
+        assert tree.read_file("events/user_events/foo/stats").startswith(b"emitted: 6\n")
+        assert b"\nrecords lost of unknown events: %d\n" % (3 << 32) in tree.read_file("daemon_stats")
+
+
+def test_losses_of_which_a_killed_daemon_did_not_get_the_report(daemon: DaemonProcess, built: Path) -> None:
+    def is_sent() -> bool:
+        return program.number("sent 0") == 1
+
+    with started(built / "tests" / "sessions", **WITHOUT) as program:
+        program.number("open")
+        program.number("register 0 0 foo u32 a")
+        enable(daemon, "foo")
+        with daemon.paused():
+            until = math.inf
+            while time.monotonic() < until:  # the socket is full
+                if is_sent():
+                    program.number("lose 0 1")
+                    program.number("write 0 0 05000000")
+                    until = time.monotonic() + 1
+            daemon.stop(kill=True)
+            daemon.start()
+        wait_for(is_sent)
+        assert program.number("close 0") == 0
+        with daemon.tree() as tree:
+            assert tree.read_file("events/user_events/foo/stats").startswith(b"emitted: 2\n")
 
 
 def virtual_kb(pid: int) -> int:

@@ -14,6 +14,8 @@
 
 /* Room for one more object. */
 #define MAX_OBJECT (65536u + 64u)
+/* A counter of losses begins again after so many. */
+#define LAP (UINT64_C(1) << 32)
 
 /* Whether the daemon has its registration in front of its records. */
 static int is_known(const struct ut_session *s, const struct ut_reg *reg)
@@ -51,12 +53,19 @@ static void put_record(struct ut_session *s, uint32_t write_index, const struct 
 	s->batch_size += size + taken->length + named;
 }
 
-static void put_loss(struct ut_session *s, const struct ut_reg *reg, uint32_t count)
+static void put_loss(struct ut_session *s, uint32_t write_index, uint32_t count)
 {
 	const struct dr_taken taken = {.length = sizeof(count)};
 
 	count = htole32(count);
-	put_record(s, reg->write_index | BIN_LOST, &taken, (const uint8_t *)&count);
+	put_record(s, write_index | BIN_LOST, &taken, (const uint8_t *)&count);
+}
+
+/* The next batch begins with a look at all counters. */
+static void look_for_losses(struct ut_session *s)
+{
+	atomic_fetch_add(&s->taker.ring.header->lost, 1);
+	ut_outlets[s->ring].losses--;
 }
 
 /* At the beginning of a batch: reports the records that found no room, by the counters that every ring has;
@@ -64,24 +73,31 @@ static void put_loss(struct ut_session *s, const struct ut_reg *reg, uint32_t co
  * several.) */
 static void put_losses(struct ut_session *s)
 {
-	uint32_t end = s->nr_numbers <= DR_LOST_COUNTERS ? s->nr_numbers : DR_LOST_COUNTERS - 1;
+	const uint32_t shared = s->nr_numbers <= DR_LOST_COUNTERS ? UINT32_MAX : DR_LOST_COUNTERS - 1;
+	uint64_t taken = dr_take_lost(&s->taker), not_found = ut_outlets[s->ring].losses += taken;
 	int are_left = 0;
 
-	if (!dr_take_lost(&s->taker))
+	if (!taken)
 		return;
-	for (uint32_t number = 0; number < end; number++) {
-		const struct ut_reg *reg = ut_reg_of(s, number);
+	for (uint32_t number = 0; number < s->nr_numbers && number < DR_LOST_COUNTERS; number++) {
+		const struct ut_reg *reg = number == shared ? NULL : ut_reg_of(s, number);
 		uint32_t count = dr_lost_of(&s->taker, number);
 
+		not_found -= count;
 		if (!count || !reg || reg->state == UT_REFUSED)
 			continue;
 		if (is_known(s, reg) && has_room(s))
-			put_loss(s, reg, count);
+			put_loss(s, reg->write_index, count);
 		else
 			are_left = 1;
 	}
-	if (are_left)
-		atomic_fetch_add(&s->taker.ring.header->lost, 1);
+	/* The number of an event has passed zero. (Less is between an emit's two additions.) */
+	for (not_found += LAP / 2; not_found >= LAP && has_room(s); not_found -= LAP) {
+		put_loss(s, BIN_UNKNOWN, LAP / 2);
+		put_loss(s, BIN_UNKNOWN, LAP / 2);
+	}
+	if (are_left || not_found >= LAP)
+		look_for_losses(s);
 }
 
 /* Fills an empty batch. */
@@ -133,6 +149,7 @@ static void forget_sent(struct ut_session *s)
 			const struct ut_reg *reg = ut_reg_of_daemons(s, record.write_index & ~BIN_LOST);
 
 			memcpy(&count, record.payload, sizeof(count));
+			ut_outlets[s->ring].losses -= le32toh(count);
 			if (reg)
 				dr_forget_lost_of(&s->taker, reg->number, le32toh(count));
 		} else {
@@ -165,6 +182,7 @@ void ut_start_sending(struct ut_session *s)
 	dr_want_wakeup(&s->taker, 1);
 	dr_ask_names(&s->taker, ((uint32_t)(ut_clock_ns() >> 10) & INT32_MAX) | 1);
 	ut_outlets[s->ring].by_socket = 1;
+	look_for_losses(s); /* reports of the former connection may not have been sent */
 }
 
 int ut_send_records(struct ut_session *s)
@@ -218,7 +236,7 @@ void ut_lose_rest(struct ut_session *s)
 	ut_count_pending(s);
 	for (struct ut_reg *reg = s->regs; reg && !error && has_room(s); reg = reg->next)
 		if (reg->pending && is_known(s, reg))
-			put_loss(s, reg, (uint32_t)reg->pending);
+			put_loss(s, reg->write_index, (uint32_t)reg->pending);
 	if (!error)
 		ut_send_bytes(s, s->pages->batch, s->batch_size, &s->batch_sent);
 	s->batch_size = s->batch_sent = 0;
