@@ -45,21 +45,6 @@ def test_a_table_that_is_damaged_begins_again(folder: Path, caplog: pytest.LogCa
     finish(after)
 
 
-def test_a_state_that_is_set_aside_takes_its_tables_along(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    daemon = daemon_in(folder)
-    register(daemon, b"a u32 v", PERSIST)
-    write(daemon, A + b"trigger", b"hist:keys=v", False)
-    die(daemon)
-    (folder / "state").write_bytes(b"nonsense")
-    after = daemon_in(folder)
-    assert files(folder) == []
-    assert (folder / "set-aside" / "hist.1").exists()
-    caplog.clear()
-    finish(after)
-
-
 def test_synthetic_events_survive(folder: Path) -> None:
     daemon = daemon_in(folder)
     write(daemon, b"synthetic_events", b"lat u64 id; char[] who; char[16] where", False)

@@ -79,17 +79,6 @@ def test_a_buffer_that_leaves_for_memory(tmp_path: Path, log: pytest.LogCaptureF
     assert log.text.count("has too little room") == 1
 
 
-def test_the_state_of_an_older_version_is_set_aside(folder: Path, log: pytest.LogCaptureFixture) -> None:
-    """With its ring buffer, whose folder had another name."""
-    LogFile.make(folder / "state", 1, packed([MAGIC, 1, "buffer.1"], EVENT, ["on", 1039])).close()
-    (folder / "buffer.1").mkdir()
-    daemon = daemon_in(folder)
-    assert "the log has version 1, this daemon reads 5" in log.text
-    assert len(daemon.table) == 0
-    assert names(folder / "set-aside") == ["buffer.1", "state"]
-    finish(daemon)
-
-
 def test_files_are_ours_alone(folder: Path) -> None:
     daemon = daemon_in(folder)
     register(daemon, b"a")
@@ -111,6 +100,10 @@ def test_files_are_ours_alone(folder: Path) -> None:
         ("state", START + packed([*EVENT[:1], 1 << 20, *EVENT[2:]])),
         ("state", START + packed(["event", 5, 1, 2, 0, b"a.zz", b"a"])),
         ("state", START + packed(["event", 5, 1, 99, 0, b"a", b"a"])),
+        (
+            "state",
+            START + packed(*(["event", 40_000 + n, n, 0, 0, b"e%d" % n, b"e%d" % n] for n in range(4100))),
+        ),
     ],
 )
 def test_a_state_of_no_use_is_set_aside(
@@ -127,12 +120,14 @@ def test_a_state_of_no_use_is_set_aside(
         old.save()
         die(old)
         LogFile.make(folder / name, 1, content).close()
+        for other in ("buffer.1", "hist.1"):  # also names of an older version
+            (folder / other).mkdir()
         caplog.clear()
         new = daemon_in(folder)
         warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
         assert len(warnings) == 1
         assert "\n" not in warnings[0].getMessage()
-        assert (folder / "set-aside" / "state").exists()
+        assert {"state", "hist.1", *["buffer.1"] * (b"buffer.1" in content)} <= {*names(folder / "set-aside")}
         assert not (folder / "set-aside" / "old").exists()
         (folder / "set-aside" / "old").touch()
         assert len(new.table) == 0
