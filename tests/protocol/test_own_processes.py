@@ -17,49 +17,26 @@ AT_START = set(
 """Python itself imports them, with an entry of PYTHONPATH before anything can take it away."""
 COMMANDS = (
     "record -o t.dat -- true",
-    "record --flight 1M -o f.dat -- true",
     "record --kernel-abi -o k.dat -- true",
-    "perf record -o t.data -- true",
-    "perf trace -- true",
-    "hist x n -- true",
     "daemon --background",
-    "reg x",
-    "perf stat -e x -- true",
-    "top --batch -n 1 -d 0.1",
-    "status",
-    "mount m -- true",
     "mount m",
     "daemon --stop",
-    "export t.dat",
-    "completion bash",
 )
-EACH_KIND = (COMMANDS[2], "daemon --background", "mount m", "daemon --stop")
-"""A command, its daemon, its recorder, a mount of a command and of its own: each begins with `prepare`."""
+"""A command, its daemon, a mount of a command and of its own: each begins with `prepare`."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     names = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in sys.modules)} - AT_START
-    names |= {
-        "attr",
-        "attrs",
-        "click",
-        "msgpack",
-        "outcome",
-        "pyarrow",
-        "rich",
-        "sniffio",
-        "trio",
-        "utracefsd",
-    }
-    for name in names - {"__main__"}:
+    names |= {"attr", "attrs", "click", "msgpack", "outcome", "pyarrow", "rich", "sniffio", "trio"}
+    for name in {*names, "utracefsd"} - {"__main__"}:
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write('{name} ')")
     yield tmp_path
     assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
 
 
-@pytest.mark.parametrize(("path", "commands"), [("", COMMANDS), (":.", EACH_KIND)])
-def test_nothing_is_imported(folder: Path, path: str, commands: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("path", ["", ":."])
+def test_nothing_is_imported(folder: Path, path: str) -> None:
     utracefs = Path(sys.executable).parent / "utracefs"
     env = {
         **os.environ,
@@ -71,14 +48,14 @@ def test_nothing_is_imported(folder: Path, path: str, commands: tuple[str, ...])
         for name in ("_winapi", "nt", "utracefs", "utracefs_protocol"):
             (folder / f"{name}.py").unlink()
     mounts = why_no_mount(folder / "m") is None
-    for command in commands:
+    for command in COMMANDS:
         if not mounts and ("mount" in command or "--kernel-abi" in command):
             continue
         done = subprocess.run(
             [utracefs, *command.split()], cwd=folder, env=env, capture_output=True, check=False
         )
         assert not (folder / "imported").exists(), (command, (folder / "imported").read_text())
-        assert done.returncode == int(command.startswith("hist")), (command, done.stderr)  # no such event
+        assert done.returncode == 0, (command, done.stderr)
 
 
 def test_the_command_keeps_its_own_path(tmp_path: Path) -> None:
@@ -98,15 +75,6 @@ for fd in 0, 1, 2:
         time.sleep(0.0001)
 """
 """Fails without its standard streams. (A descriptor that our thread makes has one's number for a moment.)"""
-WAIT = """
-import time, utracefs
-closed = utracefs.event('closed u32 n')
-for _ in range(3000):
-    if not (closed.registered and closed):
-        time.sleep(0.01)
-"""
-FOUND = f"{WAIT}{PROGRAM}"
-"""Does it when perf has found the event."""
 
 
 @pytest.mark.parametrize(
@@ -129,19 +97,10 @@ def test_closed(tmp_path: Path, closed: set[int]) -> None:
         assert done.returncode == status, (words, done)
         return done.stdout or b""
 
-    def file(name: str) -> bytes:
-        return (tmp_path / name).read_bytes()
-
     # The command itself finds closed what we found closed.
     run("record", "-o", "t.dat", "--", sys.executable, "-c", PROGRAM, status=1)
-    run("record", "-o", "t.csv", "--", sys.executable, "-c", PROGRAM, status=1)
     run("export", "t.dat", "-o", "t.jsonl")
-    run("report", "t.dat", "--html", "-o", "t.html")
-    run("perf", "record", "-o", "t.data", "-e", "closed", "--", sys.executable, "-c", FOUND, status=1)
-    assert b"closed,7" in file("t.csv").replace(b"user_events:", b"")
-    assert b'"n":7' in file("t.jsonl")
-    assert b"</html>" in file("t.html")
-    assert b"closed" in file("t.data")
+    assert b'"n":7' in (tmp_path / "t.jsonl").read_bytes()
     run("report", "t.dat", status=int(1 in closed))
     run("daemon", "--background")
     try:
