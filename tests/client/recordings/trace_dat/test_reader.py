@@ -8,8 +8,6 @@ from pathlib import Path
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.client.recordings.events import trace_cmd
 from tests.client.recordings.trace_dat.example import (
@@ -204,18 +202,6 @@ def test_cut_off_anywhere(example: Path, tmp_path: Path) -> None:
     data = example.read_bytes()
     for length in [*range(0, 3000, 37), *range(3000, len(data), 500)]:
         assert opens(data[:length], tmp_path / "broken.dat") != "fine"
-
-
-@given(st.lists(st.tuples(st.integers(0, 14000), st.integers(0, 255)), min_size=1, max_size=6))
-@settings(max_examples=150)
-def test_any_byte_may_be_wrong(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "flipped.dat"
-    data = bytearray(write(path, [pages(CPU0), pages(CPU1)]).read_bytes())
-    for at, value in changes:
-        data[at % len(data)] = value
-    opens(bytes(data), path)
 
 
 # Version 6, and several buffers.
