@@ -578,16 +578,16 @@ def _drip(connection: socket.socket, head: bytes, part: bytes) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("is_tls", [False, True])
 @pytest.mark.parametrize(
-    ("head", "part"),
+    ("head", "part", "is_tls"),
     [
-        (b"HTTP/1.1 200 OK\r\nX-A: ", b"a"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n", b"\n"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"),
-        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
-        (b"", b"\r\n"),
+        (b"HTTP/1.1 200 OK\r\nX-A: ", b"a", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n", b"\n", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n", b"\n", True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n", False),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", False),
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", False),
+        (b"", b"\r\n", False),
     ],
 )
 def test_a_send_has_one_deadline(head: bytes, part: bytes, is_tls: bool, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from utracefs.forward.spool import Sync
 
-EVERY = 97
-"""The suite tries every 97th call; `make soak` all."""
+EVERY = 197
+"""The suite tries every 197th call; `make soak` all."""
 
 
 @pytest.fixture(scope="module")

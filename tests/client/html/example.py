@@ -25,8 +25,9 @@ DIFFERENT = 100_003
 MANY = 20_000
 
 
-def write_many(path: Path, count: int, *, cpus: int = 4, lost_every: int = 0) -> Path:
-    """lost_every: pages in front of which records were lost."""
+def write_many(path: Path, count: int, *, times: int = 1, cpus: int = 4, lost_every: int = 0) -> Path:
+    """times: that all pages are written, each time later. lost_every: pages in front of which records were
+    lost."""
     chance = random.Random(count)
     entries = []
     for n in range(DIFFERENT):
@@ -43,26 +44,29 @@ def write_many(path: Path, count: int, *, cpus: int = 4, lost_every: int = 0) ->
             )
         else:
             entries.append(EVENTS.entry(502, tid, chance.randrange(2**64), 2**63 + n))
-    time = 10**12
-    with TraceDatWriter(path, nr_cpus=cpus) as writer:
-        pages = [PageWriter() for _ in range(cpus)]
-        written = 0
+    time = begin = 10**12
+    pages = [PageWriter() for _ in range(cpus)]
+    written: list[tuple[int, bytes]] = []
 
-        def write(cpu: int) -> None:
-            nonlocal written
-            written += 1
-            writer.add_page(cpu, pages[cpu].page(10 if lost_every and not written % lost_every else 0))
-            pages[cpu] = PageWriter()
+    def write(cpu: int) -> None:
+        is_lossy = lost_every and not (len(written) + 1) % lost_every
+        written.append((cpu, pages[cpu].page(10 if is_lossy else 0)))
+        pages[cpu] = PageWriter()
 
-        for n in range(count):
-            cpu = n // 5 % cpus
-            entry = entries[n * 7919 % DIFFERENT]
-            time += 400 + n * 31 % 1777 + (40_000 if n % 3000 > 2400 else 0)
-            if not pages[cpu].add(time, entry):
-                write(cpu)
-                assert pages[cpu].add(time, entry)
-        for cpu in range(cpus):
+    for n in range(count):
+        cpu = n // 5 % cpus
+        entry = entries[n * 7919 % DIFFERENT]
+        time += 400 + n * 31 % 1777 + (40_000 if n % 3000 > 2400 else 0)
+        if not pages[cpu].add(time, entry):
             write(cpu)
+            assert pages[cpu].add(time, entry)
+    for cpu in range(cpus):
+        write(cpu)
+    with TraceDatWriter(path, nr_cpus=cpus) as writer:
+        for later in range(times):
+            for cpu, page in written:
+                since = int.from_bytes(page[:8], "little") + later * (time - begin)
+                writer.add_page(cpu, since.to_bytes(8, "little") + page[8:])
         writer.finish(
             Contents(
                 header_page=header_page_text(),

@@ -243,36 +243,29 @@ def test_an_event_with_other_fields(
     assert bool(stream.lost) == (nr_records > 3)
 
 
-@pytest.mark.parametrize(
-    ("options", "number", "text"),
-    [
-        ({"filter": "a =="}, errno.EINVAL, "filter: "),
-        ({"filter": "nothing == 1"}, errno.EINVAL, "Field not found"),
-        ({"instances": ["none"]}, errno.ENOENT, "no instance"),
-        ({"ring_bytes": 3 << 20}, errno.EINVAL, "power of two"),
-        ({"ring_bytes": 1 << 30}, errno.EINVAL, "size"),
-        ({"watermark": 1 << 30}, errno.EINVAL, "watermark"),
-        ({"events": "a:b:c"}, errno.EINVAL, "glob"),
-        ({"events": []}, errno.EINVAL, "events"),
-    ],
-)
-def test_refused(
-    session: Session,
-    attach: Attach,
-    utracefsd: DaemonProcess,
-    options: dict[str, Any],
-    number: int,
-    text: str,
-) -> None:
+REFUSED: list[tuple[dict[str, Any], int, str]] = [
+    ({"filter": "a =="}, errno.EINVAL, "filter: "),
+    ({"filter": "nothing == 1"}, errno.EINVAL, "Field not found"),
+    ({"instances": ["none"]}, errno.ENOENT, "no instance"),
+    ({"ring_bytes": 3 << 20}, errno.EINVAL, "power of two"),
+    ({"ring_bytes": 1 << 30}, errno.EINVAL, "size"),
+    ({"watermark": 1 << 30}, errno.EINVAL, "watermark"),
+    ({"events": "a:b:c"}, errno.EINVAL, "glob"),
+    ({"events": []}, errno.EINVAL, "events"),
+]
+
+
+def test_refused(session: Session, attach: Attach, utracefsd: DaemonProcess) -> None:
     with Tracefs(utracefsd.directory) as tree:
         event = session.event("ev u32 a")
         wait_for(lambda: event.registered)
         before = len(os.listdir("/proc/self/fd"))
-        with pytest.raises(OSError, match=text) as caught, attach(**{"events": "ev", **options}):
-            pass
-        assert caught.value.errno == number
-        assert len(os.listdir("/proc/self/fd")) == before
-        assert b"Used by" not in tree.read_file("user_events_status")
+        for options, number, text in REFUSED:
+            with pytest.raises(OSError, match=text) as caught, attach(**{"events": "ev", **options}):
+                pass
+            assert caught.value.errno == number
+            assert len(os.listdir("/proc/self/fd")) == before
+            assert b"Used by" not in tree.read_file("user_events_status")
 
 
 def test_no_daemon(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_the_same_as_json_lines(tmp_path: Path) -> None:
 
 def test_batches_are_bounded(tmp_path: Path) -> None:
     """Lines of any length, and more records than a batch has."""
-    path = example.write(tmp_path / "t", [example.pages(example.many_records(0, 70_000))])
+    path = example.write(tmp_path / "t", [10 * example.pages(example.many_records(0, 7_000))])
     with utracefs.open(path) as recording:
         batches = list(AllRecords(recording.reading().records))
         assert sum(batch.rows for batch in batches) == 70_000

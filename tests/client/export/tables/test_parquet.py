@@ -197,17 +197,17 @@ def test_names_that_are_too_long_for_a_directory(tmp_path: Path) -> None:
 
 def test_more_events_than_files_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_OPEN_FILES", 2)
-    events = Events(5, *[b"ev%d u32 n" % n for n in range(4)])
-    records = [(n, events.entry(5 + n % 4, 1, n)) for n in range(4 * 70_000)]
+    events = Events(5, *[b"ev%d u32 n" % n for n in range(3)])
+    records = [(n, events.entry(5 + n % 3, 1, n)) for n in range(3 * 66_000)]
     formats = {b"user_events": events.formats()}
     path = example.write(tmp_path / "t", [example.pages(records)], formats=formats)
     with utracefs.open(path) as recording:
         assert write_parquet(recording, tmp_path / "out").records == len(records)
-    for n in range(4):
+    for n in range(3):
         parts = files(tmp_path / "out", f"ev{n}")
         assert len(parts) == 2
         numbers = [i for part in parts for i in pq.ParquetFile(part).read().column("n").to_pylist()]
-        assert numbers == list(range(n, len(records), 4))
+        assert numbers == list(range(n, len(records), 3))
 
 
 def test_the_descriptions_of_many_row_groups_have_room_on_a_full_disk(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import mmap
 import os
 import pickle
@@ -100,17 +101,22 @@ def test_a_disk_that_is_full_at_the_beginning(tmp_path: Path, full_at: Callable[
     assert list(tmp_path.iterdir()) == []
 
 
+@functools.cache
+def many_pages() -> list[bytes]:
+    """Of 30,000 records."""
+    return pages([(n + 1, EVENTS.entry(2002, 11, "x" * 100, n, n)) for n in range(30_000)])
+
+
 @pytest.mark.parametrize("room", [3 << 18, (1 << 20) + 5000, (2 << 20) + 4096])
 def test_a_disk_that_is_full_costs_what_does_not_fit(
     tmp_path: Path, full_at: Callable[[int], None], room: int
 ) -> None:
     """Kept and lost records add up to all; the file is valid; losses are reported at their place."""
-    records = [(n + 1, EVENTS.entry(2002, 11, "x" * 100, n, n)) for n in range(30000)]
     path = tmp_path / "full.dat"
     with TraceDatWriter(path, nr_cpus=2) as writer:
         full_at(room)
         writer.add_texts(contents())
-        for number, page in enumerate(pages(records)):
+        for number, page in enumerate(many_pages()):
             writer.add_page(number % 2, page)
         assert writer.error is not None
         full_at(resource.RLIM_INFINITY if room > 2 << 20 else room)
@@ -121,8 +127,8 @@ def test_a_disk_that_is_full_costs_what_does_not_fit(
     assert os.listdir(tmp_path) == ["full.dat"]
     assert path.stat().st_size == size > room / 2
     found = records_of(path)
-    assert len(found) + writer.given_up == len(records) + 1
-    assert {ts for ts, *_ in found} <= {ts for ts, _ in records} | {10**9}
+    assert len(found) + writer.given_up == 30_001
+    assert {ts for ts, *_ in found} <= {*range(1, 30_001), 10**9}
     if room > 2 << 20:
         assert found[-1][0] == 10**9 and any(lost > 1000 or lost == -1 for *_, lost in found)
     assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
@@ -144,16 +150,15 @@ def test_a_write_that_ends_within_a_page(tmp_path: Path, full_at: Callable[[int]
 
 def test_another_takes_the_room_that_was_kept(tmp_path: Path, full_at: Callable[[int], None]) -> None:
     """While the file is finished; then the last pages make room for its end."""
-    records = [(n + 1, EVENTS.entry(2002, 11, "x" * 100, n, n)) for n in range(20000)]
     path = tmp_path / "full.dat"
     with TraceDatWriter(path, nr_cpus=1) as writer:
-        for page in pages(records):
+        for page in many_pages():
             writer.add_page(0, page)
         full_at(2 << 20)
         writer.finish(contents(event_stats=lambda given_up: b"given up: %d\n" % given_up))
     assert path.stat().st_size <= 2 << 20
     assert (found := len(records_of(path))) > 5000
-    assert found + writer.given_up == len(records)
+    assert found + writer.given_up == 30_000
     with TraceDatReader(path) as reader:
         assert reader.cpu_stats == [f"given up: {writer.given_up}\n"]
 
