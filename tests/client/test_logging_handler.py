@@ -118,11 +118,6 @@ def test_the_sessions_own_warnings_may_go_through_it(daemon: FakeDaemon, session
         root.removeHandler(handler)
 
 
-def test_a_bad_name(session: Session) -> None:
-    with pytest.raises(ValueError, match="':'"):
-        LoggingHandler("a:b", session=session)
-
-
 def test_the_default_session(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session() as session:
         monkeypatch.setattr("utracefs.producer.process_session._sessions", {"session": session})
@@ -130,10 +125,10 @@ def test_the_default_session(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
         assert session.event(DECLARATION) is handler.event
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a;b", "a\tb"])
+@pytest.mark.parametrize("name", ["", "a b", "a;b", "a\tb", "a:b"])
 def test_what_is_no_name(name: str) -> None:
     """And not a complaint about a field that nobody wrote."""
-    with pytest.raises(ValueError, match="cannot be the name of an event"):
+    with pytest.raises(ValueError, match="':'" if ":" in name else "cannot be the name of an event"):
         LoggingHandler(name)
 
 

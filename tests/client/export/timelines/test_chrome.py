@@ -12,11 +12,8 @@ import utracefs
 from tests.client.export.example import ROWS, comm, name, shown, write
 from tests.client.export.timelines.drawing import TRACKS, Picture, draw
 from tests.client.export.timelines.trace_processor import ask
-from tests.client.recordings.perf_data.example import comm as comm_record
-from tests.client.recordings.perf_data.example import sample
-from tests.client.recordings.perf_data.example import write as write_perf_data
 from tests.client.recordings.test_recording import break_first_page
-from tests.client.recordings.trace_dat.example import CPU0, EVENTS, pages
+from tests.client.recordings.trace_dat.example import CPU0, pages
 from tests.client.recordings.trace_dat.example import write as write_pages
 from utracefs.export import Counter, Duration, Exported, Slice, Tracks, write_chrome
 from utracefs_protocol.errors import TraceError
@@ -68,25 +65,6 @@ def test_threads_and_processes_are_named(tmp_path: Path) -> None:
     assert {(e["name"], e["pid"], e["args"]["name"]) for e in names} == {
         (kind, tid, comm(tid)) for kind in ("thread_name", "process_name") for tid, *_ in ROWS
     }
-    path = write_perf_data(
-        tmp_path / "perf.data",
-        EVENTS,
-        [
-            comm_record(11, 11, b"main"),
-            comm_record(11, 12, b"worker"),
-            sample(1, 0, 11, 12, CPU0[0][1]),
-            sample(2, 0, 11, 11, CPU0[0][1]),
-            comm_record(11, 12, b"renamed", 3),
-            sample(4, 0, 11, 12, CPU0[0][1]),
-        ],
-    )
-    names = [event for event in export(path) if event["ph"] == "M"]
-    assert [(e["name"], e["pid"], e.get("tid"), e["args"]["name"]) for e in names] == [
-        ("process_name", 11, None, "main"),
-        ("thread_name", 11, 12, "worker"),
-        ("thread_name", 11, 11, "main"),
-        ("thread_name", 11, 12, "renamed"),
-    ]
 
 
 def test_two_events_are_a_slice(tmp_path: Path) -> None:
