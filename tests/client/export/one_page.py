@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 
-from tests.protocol.pages.page_writer import PageWriter
+from tests.protocol.pages import page_writer
 from utracefs.recordings._records import EventDecoder, Records
 from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs_protocol.events.declaration import Field, FieldKind
@@ -28,14 +28,10 @@ def records_of(
 ) -> Records:
     """Payloads after the common fields, one each step_ns from 1 on, by the threads `tids` in turns; `lost` in
     front of them."""
-    writer = PageWriter(SIZE)
+    writer = page_writer.PageWriter(SIZE)
     for n, data in enumerate(entries):
         assert writer.add(1 + n * step_ns, struct.pack("<HBBi", 1, 0, 0, tids[n % len(tids)]) + data)
-    page = bytearray(writer.page(lost))
-    if broken:
-        word = struct.unpack_from("<I", page, 8)[0]
-        struct.pack_into("<I", page, 8, word + 4)
-        struct.pack_into("<I", page, 16 + word, 28)
-    source = MergedPages(bytes(page), [(0, 3, 0, SIZE, SIZE)], tgids=tgids)
+    page = page_writer.broken(writer.page(lost)) if broken else writer.page(lost)
+    source = MergedPages(page, [(0, 3, 0, SIZE, SIZE)], tgids=tgids)
     source.comms = {7: "c"} if comms is None else comms
     return Records(source, lambda _: EventDecoder("s", event, fields), instances=["box"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.protocol.pages.page_writer import PageWriter, decode_page
+from tests.protocol.pages.page_writer import PageWriter, broken, decode_page
 from utracefs.export._trace_pages import RecordPages, WholePages, extent_of
 from utracefs.recordings._records import EventDecoder, Records
 from utracefs.recordings.trace_dat._merge import MergedPages
@@ -41,15 +41,6 @@ def page_of(*entries: bytes, lost: int = 0) -> bytes:
     for n, data in enumerate(entries):
         assert writer.add(n + 1, data)
     return writer.page(lost)
-
-
-def cut(page: bytes) -> bytes:
-    """With a record behind the others that reaches past their end."""
-    (commit,) = struct.unpack_from("<I", page, 8)
-    broken = bytearray(page)
-    struct.pack_into("<I", broken, 8, commit + 4)
-    struct.pack_into("<I", broken, 16 + commit, 28)
-    return bytes(broken)
 
 
 class Model:
@@ -106,7 +97,7 @@ def test_cpus_and_names() -> None:
 
 @pytest.mark.parametrize("entry", [b"", b"x" * 5000])
 def test_what_is_broken_or_too_large_comes_after_all_before_it(entry: bytes) -> None:
-    page = page_of(HEAD + b"good", HEAD + entry) if entry else cut(page_of(HEAD + b"good"))
+    page = page_of(HEAD + b"good", HEAD + entry) if entry else broken(page_of(HEAD + b"good"))
     pages = iter(RecordPages(records_of(source_of(page)), page_size=OUT))
     assert [len(decode_page(page).records) for _, page in [next(pages)]] == [1]
     with pytest.raises(ValueError, match="too large" if entry else "page at 0"):
@@ -116,7 +107,7 @@ def test_what_is_broken_or_too_large_comes_after_all_before_it(entry: bytes) -> 
 def test_extent() -> None:
     source = source_of(page_of(HEAD + b"aaaa"), page_of(HEAD + b"b" * 100))
     assert extent_of(records_of(source)) == (2, 108)
-    assert extent_of(records_of(source_of(cut(page_of(HEAD + b"aaaa"))))) == (1, 12)
+    assert extent_of(records_of(source_of(broken(page_of(HEAD + b"aaaa"))))) == (1, 12)
     assert extent_of(records_of(source_of())) == (0, 0)
 
 
@@ -136,7 +127,7 @@ GOOD = page_of(HEAD + b"aaaa")
     [
         ([], {}),
         ([GOOD, page_of()], {}),
-        ([GOOD, cut(GOOD)], {}),
+        ([GOOD, broken(GOOD)], {}),
         ([page_of(b"abcd")], {}),
         ([struct.pack("<QQ", 0, SIZE).ljust(SIZE, b"\0")], {}),
         ([GOOD, GOOD], {"cpus": (1, 1)}),

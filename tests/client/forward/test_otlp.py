@@ -28,6 +28,7 @@ from tests.client.forward.otlp_server import (
     logs_service,
 )
 from tests.client.nats.certificates import certificates
+from tests.client.nats.test_connection import fake
 from tests.client.recordings.event_header.event_headers import FIELDS, field, payload
 from utracefs.forward import otlp
 from utracefs.forward.batch import Batch
@@ -569,15 +570,6 @@ def test_a_collector_that_does_not_answer(collector: Collector) -> None:
         target.close()
 
 
-def _drip(connection: socket.socket, head: bytes, part: bytes) -> None:
-    while connection.recv(1 << 20)[-1:] == b"x":  # all but the last part of the request
-        pass
-    connection.sendall(head)
-    while True:
-        connection.sendall(part)
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize(
     ("head", "part", "is_tls"),
     [
@@ -595,74 +587,61 @@ def test_a_send_has_one_deadline(head: bytes, part: bytes, is_tls: bool, tmp_pat
     if is_tls:
         certificates(tmp_path)
         settings = attrs.evolve(settings, ca=str(tmp_path / "ca.pem"))
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def answer() -> None:
-            connection, _ = server.accept()
-            with contextlib.suppress(OSError):
-                if is_tls:
-                    connection = server_context(tmp_path).wrap_socket(connection, server_side=True)
-                with connection:
-                    _drip(connection, head, part)
+    def drip(sock: socket.socket) -> None:
+        if is_tls:
+            sock = server_context(tmp_path).wrap_socket(sock, server_side=True)
+        with sock:
+            while sock.recv(1 << 20)[-1:] == b"x":  # all but the last part of the request
+                pass
+            sock.sendall(head)
+            while True:
+                sock.sendall(part)
+                time.sleep(0.05)
 
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        scheme = "https" if is_tls else "http"
-        target = OtlpTarget(f"{scheme}://127.0.0.1:{server.getsockname()[1]}", settings)
+    scheme = "https" if is_tls else "http"
+    with fake(drip) as at, contextlib.closing(OtlpTarget(f"{scheme}://{at}", settings)) as target:
         began = time.monotonic()
         with pytest.raises((TimeoutError, TryAgain)):
             target.send([a_batch()])
         assert time.monotonic() - began < 5
-        target.close()
-        thread.join()
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("status", ["413 Too Large", "103 Hints\r\n\r\nHTTP/1.1 413 No"])
 def test_an_answer_before_the_request_is_read(status: str, is_open: bool) -> None:
     """Also if the connection stays open, and nothing is read."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        kept: list[socket.socket] = []
+    over = threading.Event()
 
-        def answer() -> None:
-            connection, _ = server.accept()
-            connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
-            kept.append(connection)
-            if not is_open:
-                connection.recv(100)
-                connection.shutdown(socket.SHUT_RD)
-                connection.close()
+    def talk(sock: socket.socket) -> None:
+        sock.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+        if is_open:
+            over.wait(60)
+        else:
+            sock.recv(100)
+            sock.shutdown(socket.SHUT_RD)
 
-        thread = threading.Thread(target=answer)
-        thread.start()
-        command = "e __rel_loc char[] text"
-        large = batch_of({5: command}, [(5, packed(command, "x" * 60_000)) for _ in range(100)])
-        target = OtlpTarget(f"otlp://127.0.0.1:{server.getsockname()[1]}", Settings(timeout_s=0.5))
+    command = "e __rel_loc char[] text"
+    large = batch_of({5: command}, [(5, packed(command, "x" * 60_000)) for _ in range(100)])
+    settings = Settings(timeout_s=0.5)
+    with fake(talk) as at, contextlib.closing(OtlpTarget(f"otlp://{at}", settings)) as target:
         with pytest.raises((TimeoutError, OSError)):
             target.send([large])
-        thread.join()
+        over.set()
         assert len(target.pending) == 7  # the first one is halved; nobody answers the next one
-        for one in kept:
-            one.close()
-        target.close()
 
 
 def test_not_http() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    def talk(sock: socket.socket) -> None:
+        sock.recv(100_000)
+        sock.sendall(b"220 mail.example.org ESMTP " + b"x" * 99 + b"\r\n")
 
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(100_000)
-                connection.sendall(b"220 mail.example.org ESMTP " + b"x" * 99 + b"\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        target = OtlpTarget(f"otlp://127.0.0.1:{server.getsockname()[1]}", Settings())
-        with pytest.raises(TryAgain, match=r"does not speak HTTP: .{60}$"):
-            target.send([a_batch()])
-        thread.join()
-        target.close()
+    with (
+        fake(talk) as at,
+        contextlib.closing(OtlpTarget(f"otlp://{at}", Settings())) as target,
+        pytest.raises(TryAgain, match=r"does not speak HTTP: .{60}$"),
+    ):
+        target.send([a_batch()])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.events.plain_layout import Layout
-from tests.protocol.pages.page_writer import PageWriter
+from tests.protocol.pages import page_writer
 from utracefs.recordings._records import EventDecoder, Record, Records
 from utracefs.recordings.trace_dat._merge import MergedPages
 from utracefs_protocol.events.declaration import parse
@@ -30,14 +30,12 @@ def merge(
 ) -> MergedPages:
     pages = []
     for records in cpus:
-        writer = PageWriter(1 << 17)
+        writer = page_writer.PageWriter(1 << 17)
         for time, data in records:
             assert writer.add(time, data)
-        pages.append(bytearray(writer.page(lost)))
+        pages.append(writer.page(lost))
     if broken:
-        word = struct.unpack_from("<I", pages[0], 8)[0]
-        struct.pack_into("<I", pages[0], 8, word + 4)
-        struct.pack_into("<I", pages[0], 16 + word, 28)
+        pages[0] = page_writer.broken(pages[0])
     size = 1 << 17
     extents = [(0, cpu, cpu * size, size, size) for cpu in range(len(pages))]
     return MergedPages(b"".join(pages), extents, offset_ns=offset_ns)

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from tests.protocol.pages.page_writer import PageWriter
+from tests.protocol.pages import page_writer
 from utracefs.recordings._records import EventDecoder, Records
 from utracefs.recordings._report_text import ReportText
 from utracefs.recordings.trace_dat._merge import MergedPages
@@ -32,19 +32,15 @@ class Report:
         offset_ns: int = 0,
         full_ns: bool = False,
     ):
-        writer = PageWriter(page_size)
+        writer = page_writer.PageWriter(page_size)
         for n, row in enumerate(entries):
             assert writer.add(n * 1000 + 499, row)
-        data = bytearray(writer.page())
-        if broken:
-            word = struct.unpack_from("<I", data, 8)[0]
-            struct.pack_into("<I", data, 8, word + 4)
-            struct.pack_into("<I", data, 16 + word, 28)
+        data = page_writer.broken(writer.page()) if broken else writer.page()
         self.asked: list[int] = []
         self.printer = EventPrinter(EventFormat(b"ev", 1, (TEXT,), b'"%s", REC->t'))
         self.text = ReportText(
             Records(
-                MergedPages(bytes(data), [(0, 3, 0, page_size, page_size)], offset_ns=offset_ns),
+                MergedPages(data, [(0, 3, 0, page_size, page_size)], offset_ns=offset_ns),
                 lambda event_id: None if event_id == 666 else EventDecoder("", f"ev{event_id}", ()),
             ),
             [b"box: "],

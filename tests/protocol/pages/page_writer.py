@@ -91,6 +91,15 @@ class PageWriter:
         return (head + self._records + count).ljust(self._size, b"\0")
 
 
+def broken(page: bytes) -> bytes:
+    """With a record behind the others that reaches past their end."""
+    (commit,) = struct.unpack_from("<I", page, 8)
+    made = bytearray(page)
+    struct.pack_into("<I", made, 8, commit + 4)
+    struct.pack_into("<I", made, 16 + commit, 28)
+    return bytes(made)
+
+
 def _record(delta: int, data: bytes) -> bytes:
     """Header and data, sized as by rb_calculate_event_length()."""
     padded = max(4, -(-len(data) // 4) * 4)
