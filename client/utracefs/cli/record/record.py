@@ -260,6 +260,7 @@ def _record(job: Job, *, keep: bool, snapshot: bool, own: bool) -> int:
                 recorder.catch_up()
                 tree.write_file(place.path("tracing_on"), b"0\n")
             if takes_snapshot:
+                recorder.read_texts()  # the numbers of this ring
                 tree.write_file(place.path("snapshot"), b"1\n")
             recorder.drain()
             asked.check()

@@ -132,7 +132,8 @@ class Ledger:
             self._before.filtered + sum(one.filtered for one in parts.values()),
             self._before.lost + sum(one.lost for one in parts.values()),
             self._before.in_rings + sum(one.in_rings for one in parts.values()),
-            since.get("dropped events", 0),
+            # A snapshot swaps the ring for one with other numbers: no loss is taken back.
+            max(since.get("dropped events", 0), self._last.dropped),
             since.get("overrun", 0),
             buffers["entries"],
             dict(refused),

@@ -93,7 +93,9 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "█" * 24 in text and "█" * 25 not in text
 
 
-@pytest.mark.parametrize(("columns", "bar", "path"), [(50, 16, "/a cart"), (40, 0, "/a cart"), (20, 0, "/a…")])
+@pytest.mark.parametrize(
+    ("columns", "bar", "path"), [(50, 16, "/a cart"), (40, 0, "/a cart"), (20, 0, "/a…")]
+)
 def test_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, bar: int, path: str) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=columns, height=40, color_system=None)

@@ -588,6 +588,12 @@ def test_a_snapshot_at_the_end(cli: Cli) -> None:
     assert b"100 records of 100 in the snapshot" in done.stderr
 
 
+def test_a_snapshot_of_the_first_records(cli: Cli) -> None:
+    """Its ring is swapped out, with the numbers that say why records were lost."""
+    done = cli.run("record", "--snapshot", "--no-overwrite", "-b", "1", *emitter(5000))
+    assert re.search(rb" (\d+) lost: \1 dropped by the full buffer", done.stderr), done.stderr
+
+
 def test_a_snapshot_that_no_trigger_took(cli: Cli) -> None:
     done = cli.run("record", "--snapshot", "-e", "web", "-R", "snapshot if status == 7", *web())
     assert fields(cli) == []
