@@ -221,6 +221,8 @@ class WantedEvents:
         self._began_s = time.monotonic()
         self._refused_connections = refused_connections(tree)
         self._checked: set[EventName] = set()
+        self._existing: list[EventName] = []
+        """Events whose triggers are to be set."""
         self.refused: list[tuple[EventName | str, str, Refusal]] = []
         """Invalid filters and triggers."""
         self.has_settings = any(one.filter or one.triggers for one in wanted)
@@ -230,17 +232,16 @@ class WantedEvents:
         """Failure for a filter or trigger that is invalid for all its events, if there are any. enable: also
         store their records."""
         self._enables = enable
-        events: list[EventName] = []
         meanwhile: list[EventName] = []  # registered while the standing files were written
         if self.has_settings:
-            self._set_all(events := self._new(available_events(self._tree)), self._set_filter_of)
+            self.set_filters()
             self._check_syntax()
             self._stand_by()
             meanwhile = self._new(available_events(self._tree))
             self._set_late(meanwhile, self._set_filter_of)
         for one in self._wanted if enable else ():
             write_word(self._tree, self._place.path("standing_events"), one.pattern)
-        self._set_all(events, self._set_triggers_of)
+        self.set_triggers()
         self._set_late(meanwhile, partial(self._set_triggers_of, again=True))
 
     def _check_syntax(self) -> None:
@@ -270,11 +271,14 @@ class WantedEvents:
         if error is not None:
             raise OSError(error.errno, error.strerror, line)
 
-    def set_existing(self) -> None:
-        """Apply filters and triggers to existing events only. Failure as `begin`; for a filter before any
-        trigger is set."""
-        events = self._new(available_events(self._tree))
-        self._set_all(events, self._set_filter_of)
+    def set_filters(self) -> None:
+        """Apply filters to existing events only. Failure as `begin`."""
+        self._existing = self._new(available_events(self._tree))
+        self._set_all(self._existing, self._set_filter_of)
+
+    def set_triggers(self) -> None:
+        """Set the triggers of the events of `set_filters`, once. Failure as `begin`."""
+        events, self._existing = self._existing, []
         self._set_all(events, self._set_triggers_of)
 
     def _set_all(

@@ -25,7 +25,7 @@ from utracefs.cli.event_options import (
     trigger_option,
 )
 from utracefs.cli.instance_option import Place, instance_option
-from utracefs.tree.event_names import EventName, select
+from utracefs.tree.event_names import EventName, parse_event_list, select
 from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.text import bytes_of, text_of
 
@@ -53,15 +53,17 @@ def enable(
         wanted = [Wanted(pattern, all_filters(filters), triggers) for pattern in events]
         asked = WantedEvents(tree, place, wanted)
         filtered = events if filters else ()
-        if standing:
-            with _filters_restored(tree, place, filtered, asked):
-                asked.set_existing()  # before any event is on, as without --standing
-                asked.begin()
-        else:
-            chosen = selected(tree, events, " yet; --standing enables it when a program declares it")
-            with _filters_restored(tree, place, filtered, asked):
-                asked.set_existing()
-            _switch(tree, place, chosen, b"1\n")
+        chosen = (
+            select(events, available_events(tree))
+            if standing
+            else selected(tree, events, " yet; --standing enables it when a program declares it")
+        )
+        with _filters_restored(tree, place, filtered, asked):
+            asked.set_filters()
+            with _switched_on(tree, place, chosen):
+                asked.set_triggers()
+                if standing:
+                    asked.begin()
     return int(bool(asked.refused))
 
 
@@ -109,6 +111,19 @@ def _filters_restored(
         restore(events)
         raise
     restore(event for event, _, refusal in asked.refused if refusal.what == "filter")
+
+
+@contextlib.contextmanager
+def _switched_on(tree: Tracefs, place: Place, events: Iterable[EventName]) -> Iterator[None]:
+    """Before triggers are set, which act at once: `traceoff` would come before the first record. After a
+    Failure they are off as before."""
+    before = parse_event_list(tree.read_file(place.path("set_event")))
+    _switch(tree, place, events, b"1\n")
+    try:
+        yield
+    except Failure:
+        _switch(tree, place, [event for event in events if event not in before], b"0\n")
+        raise
 
 
 def _switch(tree: Tracefs, place: Place, events: Iterable[EventName], value: bytes) -> None:

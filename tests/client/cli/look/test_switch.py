@@ -1,6 +1,9 @@
 """`utracefs enable` and `disable`: switches of events, and standing ones."""
 
-from tests.client.cli.kit import Cli
+import subprocess
+import sys
+
+from tests.client.cli.kit import Cli, Eventually
 
 
 def test_standing_events(traced: Cli) -> None:
@@ -28,6 +31,21 @@ def test_filters_and_triggers(traced: Cli) -> None:
     assert traced.out("cat", "tracing_on") == "0\n"
 
 
+def test_beside_a_program_that_emits(traced: Cli, eventually: Eventually) -> None:
+    """The trigger acts on a record that is in the trace."""
+    program = (
+        "import time, utracefs\ne = utracefs.event('web u32 n')\nwhile True: e.emit(1); time.sleep(1e-4)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], env=traced.env) as process:
+        try:
+            eventually(lambda: "web" in traced.out("list"), "it is declared")
+            traced.run("enable", "web", "-R", "traceoff if n == 1")
+            eventually(lambda: traced.out("cat", "tracing_on") == "0\n", "it fired")
+        finally:
+            process.kill()
+    assert "web: n=0x1 (1)" in traced.out("cat", "trace")
+
+
 def test_what_does_not_fit_enables_nothing(traced: Cli) -> None:
     traced.run("reg", "web u16 status")
     error = traced.run("enable", "web", "-f", "stauts == 1", status=1).stderr.decode()
@@ -35,7 +53,9 @@ def test_what_does_not_fit_enables_nothing(traced: Cli) -> None:
         error
         == "utracefs: user_events:web: filter: Field not found; it has status\n  stauts == 1\n         ^\n"
     )
-    assert traced.out("cat", "set_event") == ""
+    for standing in ((), ("--standing",)):
+        traced.run("enable", *standing, "web", "-R", "traceoff if stauts == 1", status=1)
+    assert traced.out("cat", "set_event", "standing_events") == ""
     traced.run("enable", "web", "-R", "traceoff")
     error = traced.run("enable", "web", "-R", "traceoff if status == 1", status=1).stderr.decode()
     assert error == (
