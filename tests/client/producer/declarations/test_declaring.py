@@ -22,6 +22,7 @@ def test_an_event_is_off_and_unknown() -> None:
         (b"test long a", "'test long a': field 'a': unknown type 'long'; use s64 or u64"),
         (b"", "'': the event name is empty"),
         (b"one u32  number", "only single spaces may separate the words"),
+        (b"x" * 512, "command string of 512 bytes; at most 511 are possible"),
         (b"\xff u32", r"'\\xff u32': field 'u32': has no name"),
     ],
 )
