@@ -45,6 +45,19 @@ def children(work, count=20):
 """A program's begin: the event is on, warnings are errors."""
 
 
+def run_python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Without coverage, which would import and register more."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**environ, **environment},
+    )
+
+
 class Work:
     """A daemon that listens to one event, and programs that emit it."""
 
@@ -54,21 +67,10 @@ class Work:
         self.folder = folder
 
     def run(self, program: str, before: str = "", warning: str = "") -> str:
-        """Returns its standard output; it must exit with 0 and print no error but this warning.
-
-        It runs without coverage, which would import and register more.
-        """
+        """Returns its standard output; it must exit with 0 and print no error but this warning."""
         script = self.folder / "program.py"
         script.write_text(PROLOGUE + before + textwrap.dedent(program))
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-            env=environ,
-        )
+        done = run_python(str(script))
         assert (done.returncode, done.stderr) == (0, warning), f"{done.returncode}: {done.stderr}"
         return done.stdout
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -12,26 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.client.daemons.real_daemon import run_python
 
 EVENT = b"work u32 who; u32 number"
 
 
-def run(tmp_path: Path, program: str, timeout_s: float = 100, *, bare: bool = False) -> str:
-    """Run a program of its own; the daemon is found by UTRACEFS_DIR. bare: without what coverage would import
-    and register in it."""
-    environ = {k: v for k, v in os.environ.items() if not (bare and k.startswith("COVERAGE_PROCESS"))}
+def run(tmp_path: Path, program: str) -> str:
+    """Run a program of its own; the daemon is found by UTRACEFS_DIR."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(program))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        env=environ,
-    )
-    assert done.stderr == ""
-    assert done.returncode == 0
+    done = run_python(str(script))
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
@@ -120,7 +108,6 @@ def test_multiprocessing_that_is_imported_after_the_first_event(daemon: FakeDaem
     with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
         assert list(pool.map(work, range(6))) == list(range(6))
     """,
-        bare=True,
     )
     assert records(daemon) == sum((expected(who, 30) for who in range(6)), Counter())
 
@@ -192,23 +179,6 @@ def test_threads_that_emit_while_interpreters_end(
     )
 
 
-def test_no_daemon_makes_no_difference_to_how_a_program_ends(directory: Path, tmp_path: Path) -> None:
-    out = run(
-        tmp_path,
-        PROLOGUE
-        + """
-    event.emit(1, 2)
-    pid = os.fork()
-    event.emit(1, 2)
-    if pid:
-        os.waitpid(pid, 0)
-        print("fine")
-    """,
-        timeout_s=5,
-    )
-    assert out == "fine\n"
-
-
 def test_importing_changes_nothing(tmp_path: Path) -> None:
     out = run(
         tmp_path,
@@ -228,6 +198,5 @@ def test_importing_changes_nothing(tmp_path: Path) -> None:
     except AttributeError as error:
         print(error)
     """,
-        bare=True,
     )
     assert out == "module 'utracefs' has no attribute 'nothing'\n"

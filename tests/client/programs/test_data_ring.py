@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -67,26 +66,6 @@ def test_a_record_is_there_without_a_flush(session: Session, tree: Tracefs) -> N
         event.emit(n, "x" * (n % 40))
     assert numbers(tree) == list(range(1000))
     assert session.stats().pending == 0
-
-
-def test_thread_and_cpu_are_the_writer_s(session: Session, tree: Tracefs) -> None:
-    event = enabled(session, tree)
-    ids: list[int] = []
-
-    def emit() -> None:
-        ids.append(threading.get_native_id())
-        event.emit(len(ids))
-
-    for _ in range(3):
-        thread = threading.Thread(target=emit)
-        thread.start()
-        thread.join()
-    event.emit(4)
-    text = tree.read_file("trace").decode()
-    found = [int(n) for n in re.findall(r"-(\d+) +\[\d+\]", text)]
-    assert found[-1] == os.getpid()
-    # The name of an ended thread cannot be read any more; then its process's is shown.
-    assert all(tid in (own, os.getpid()) for tid, own in zip(found, ids, strict=False))
 
 
 def test_records_that_no_daemon_took_in_are_pending_at_the_end(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.client.daemons.real_daemon import PROLOGUE, Work
+from tests.client.daemons.real_daemon import PROLOGUE, Work, run_python
 
 PATCH = "from gevent import monkey; monkey.patch_all()\n"
 
@@ -52,9 +49,7 @@ names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.list
 assert "utracefs" in names
 """
     )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python(str(script))
     assert (done.returncode, done.stderr) == (0, "")
     assert work.numbers() == {who: list(range(10)) for who in range(7)}
 
@@ -70,14 +65,7 @@ event.emit(1, 2)
 time.sleep(0.05)
 assert utracefs.flush(0.1)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", patched(program, when)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "UTRACEFS_DIR": str(directory)},
-    )
+    done = run_python("-c", patched(program, when), UTRACEFS_DIR=str(directory))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -95,8 +83,6 @@ while not other.error:
     assert time.monotonic() < deadline
     gevent.sleep(0.001)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", PATCH + program], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_python("-c", PATCH + program)
     assert done.returncode == 0
     assert done.stderr.startswith("utracefs: event work is off: ")

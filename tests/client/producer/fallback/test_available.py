@@ -1,12 +1,12 @@
 """Where there can be tracing. The other cases need interpreters of their own: test_without_tracing.py."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon
+from tests.client.daemons.real_daemon import run_python
 from tests.judges import needs
 from utracefs.cli import c_client
 from utracefs.producer.fallback import available
@@ -50,9 +50,7 @@ def other_library(tmp_path: Path) -> Path:
 def test_a_library_of_another_version(tmp_path: Path) -> None:
     """It was loaded before, by its soname. The program runs, with a warning."""
     library = other_library(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", USE, library], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python("-c", USE, str(library))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("RuntimeWarning events are off, since libutracefs cannot be used: ")
 
@@ -62,10 +60,7 @@ def test_a_library_of_another_version(tmp_path: Path) -> None:
 def test_a_library_of_another_version_where_warnings_are_exceptions(tmp_path: Path, close: str) -> None:
     """The import does not fail."""
     program = f"import ctypes, os, sys; ctypes.CDLL(sys.argv[1]); {close}\nimport utracefs"
-    done = subprocess.run(
-        [sys.executable, "-Werror", "-c", program, other_library(tmp_path)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_python("-Werror", "-c", program, str(other_library(tmp_path)))
     assert done.returncode == 0, done.stderr
     text = "utracefs: events are off, since libutracefs cannot be used: "
     assert done.stderr == "" if close else done.stderr.startswith(text)
@@ -102,10 +97,7 @@ def test_c_code_of_the_program_has_the_same_connection_and_thread(
     if preloaded:
         monkeypatch.setenv("LD_PRELOAD", library)
     path = str(Path(library).with_name("libutracefs.so.0"))
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_SIDES.replace("PATH", repr(path))],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_python("-c", TWO_SIDES.replace("PATH", repr(path)))
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
     (client,) = daemon.clients
     assert sorted(client.names) == [b"one u32 number", b"two u32 number"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import pytest
 
+from tests.client.daemons.real_daemon import run_python
 from utracefs.producer._event import Event
 from utracefs.producer._session import NativeSession
 from utracefs.producer._span import Running, Span
@@ -74,11 +73,8 @@ except ImportError:
 
 
 def run(program: str) -> None:
-    # Coverage cannot begin in a second interpreter, and says so.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, env=env
-    )
+    # (Coverage cannot begin in a second interpreter, and says so.)
+    done = run_python("-c", program)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
+from tests.client.daemons.real_daemon import run_python
 from tests.client.producer.test_session import ONE, TWO, NewSession, numbers
 from utracefs import Session
 from utracefs.producer import _session
@@ -297,14 +298,8 @@ print(len(os.listdir("/proc/self/task")), threading.active_count())
 
 def test_a_signal_that_the_program_waits_for_does_not_find_the_thread(directory: Path) -> None:
     """The kernel gives it to any thread that has not blocked it, and its default action ends the process."""
-    done = subprocess.run(
-        [sys.executable, "-c", WAITS_FOR_A_SIGNAL],
-        env={**os.environ, "UTRACEFS_DIR": str(directory)},
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, b"2 1\n"), done.stderr
+    done = run_python("-c", WAITS_FOR_A_SIGNAL, UTRACEFS_DIR=str(directory))
+    assert (done.returncode, done.stdout) == (0, "2 1\n"), done.stderr
 
 
 OF_AN_OLDER_DAEMON = """

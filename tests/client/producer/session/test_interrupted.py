@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
-from tests.client.daemons.real_daemon import Work
+from tests.client.daemons.real_daemon import Work, run_python
 
 PROGRAM = """
 import multiprocessing.util, os, sys
@@ -54,10 +50,7 @@ print(place)
 
 
 def test_a_declaration_that_is_interrupted_at_each_line(work: Work) -> None:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, check=False, env=environ
-    )
+    done = run_python("-c", PROGRAM)
     assert (done.returncode, done.stderr) == (0, "")
     places = int(done.stdout)
     assert places > 30
@@ -84,8 +77,5 @@ try:
 except Stop:
     print("stopped")
 """
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False, env=environ
-    )
+    done = run_python("-c", program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")

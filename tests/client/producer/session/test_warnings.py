@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.client.daemons.fake_daemon import wait_for
-from tests.client.daemons.real_daemon import Work
+from tests.client.daemons.real_daemon import Work, run_python
 
 PROLOGUE = """
 import fcntl, os, signal, sys, threading, time
@@ -32,15 +29,7 @@ def clash():
 
 def run(program: str, *options: str) -> tuple[str, str]:
     """Its standard output and error."""
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
-    done = subprocess.run(
-        [sys.executable, *options, "-c", PROLOGUE + program],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env=environ,
-    )
+    done = run_python(*options, "-c", PROLOGUE + program)
     assert done.returncode == 0, done
     return done.stdout, done.stderr
 
