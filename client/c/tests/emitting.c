@@ -14,10 +14,6 @@
  *     long                texts of 65,516 and 65,517 bytes and one of 1 MiB; prints lost and refused
  *     vfork N             N records, one of a child of vfork(2), and one more
  *     sandbox MS          forbids itself poll(2), emits two records, idles; prints the ms of cpu time
- *     nested PID COUNT [fork]
- *                         emits while the daemon PID is stopped and a handler that may interrupt itself
- *                         emits; its COUNTth run continues the daemon. Prints the depth of handlers.
- *                         fork: in a child, and the daemon is stopped here
  */
 #include <utracefs.h>
 #include "answered.h"
@@ -167,43 +163,6 @@ static int steady(void)
 		       utracefs_event_error(&c_count, NULL, 0));
 		fflush(stdout);
 	}
-	return 0;
-}
-
-static volatile int depth, deepest;
-static pid_t stopped;
-
-static void nested_handler(int number)
-{
-	if (++depth > deepest)
-		deepest = depth;
-	handler(number);
-	if (handled == count_each)
-		kill(stopped, SIGCONT);
-	depth--;
-}
-
-static int nested(int in_child)
-{
-	struct itimerval often = {{0, 1000}, {0, 1000}};
-	struct sigaction action = {.sa_handler = nested_handler, .sa_flags = SA_RESTART | SA_NODEFER};
-
-	if (in_child) {
-		while (!utracefs_enabled(&c_count))
-			usleep(1000);
-		kill(stopped, SIGSTOP);
-		if (fork())
-			return wait(NULL) < 0;
-	}
-	sigaction(SIGALRM, &action, NULL);
-	setitimer(ITIMER_REAL, &often, NULL);
-	UTRACEFS_EMIT(c_count, 0, 0);
-	while (handled < count_each)
-		pause();
-	often.it_value.tv_usec = often.it_interval.tv_usec = 0;
-	setitimer(ITIMER_REAL, &often, NULL);
-	printf("flush %d handled %lu deepest %d\n", utracefs_flush(20000), (unsigned long)handled, deepest);
-	print_lost();
 	return 0;
 }
 
@@ -445,10 +404,6 @@ int main(int argc, char **argv)
 		return cancel();
 	if (strcmp(scenario, "long") == 0)
 		return too_long();
-	if (strcmp(scenario, "nested") == 0) {
-		stopped = nr;
-		return nested(argc > 4);
-	}
 	if (strcmp(scenario, "dynamic") == 0)
 		return dynamic(argv[2]);
 	if (strcmp(scenario, "vfork") == 0)

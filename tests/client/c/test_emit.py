@@ -119,27 +119,6 @@ def test_a_daemon_that_reads_nothing_until_the_end_counts_all(
 
 
 @WAYS
-@pytest.mark.parametrize("where", [(), ("fork",)])
-@pytest.mark.usefixtures("events_on")
-def test_a_signal_handler_emits_while_its_thread_waits(
-    daemon: DaemonProcess, run: Run, way: str, where: tuple[str, ...]
-) -> None:
-    """It does not wait as well: its records are in the ring. Those of a child without a ring for the daemon
-    are lost, and counted."""
-    pid = daemon.pid
-    if not where:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        printed = run("emitting", "nested", pid, 100, *where, **of_way(way))
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    flushed, handled, deepest, lost = map(int, re.findall(r"\d+", printed))
-    assert flushed == 0 and (lost == 0 or (way == "socket" and where))
-    assert deepest < 20
-    assert numbers(daemon)[0] == 1 + handled - lost
-
-
-@WAYS
 @pytest.mark.usefixtures("events_on")
 def test_a_thread_that_is_cancelled_leaves_the_others_alone(
     daemon: DaemonProcess, run: Run, way: str
