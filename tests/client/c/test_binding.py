@@ -14,7 +14,7 @@ from tests.client.c.programs import Program, started
 from tests.client.c.test_connection import values
 from tests.client.c.test_emit import WAYS, of_way
 from tests.client.daemons.fake_daemon import wait_for
-from tests.integration.conftest import DaemonProcess
+from tests.integration.conftest import DaemonProcess, running
 from tests.integration.test_conservation import stats
 
 COUNT = "c_count u32 i"
@@ -41,9 +41,7 @@ def test_a_detached_event_is_not_written(daemon: DaemonProcess, program: Program
 def test_sessions_of_several_directories(
     daemon: DaemonProcess, program: Program, directory: Path, tmp_path: Path
 ) -> None:
-    other = DaemonProcess(str(tmp_path / "other"))
-    other.start()
-    try:
+    with running(tmp_path / "other") as other:
         with other.tree() as tree:
             tree.write_file("standing_events", b"user_events:c_*\n")
         one, two = program.number(f"session {directory} 0"), program.number(f"session {tmp_path / 'other'} 0")
@@ -60,8 +58,6 @@ def test_sessions_of_several_directories(
         assert program.number(f"detach {second}") == 0
         assert program.number(f"flush {one} 5000") == 0
         assert values(daemon) == [1, 3]
-    finally:
-        other.stop()
 
 
 def test_the_thread_ends_for_a_fork(daemon: DaemonProcess, program: Program) -> None:

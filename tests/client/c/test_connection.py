@@ -14,7 +14,7 @@ import pytest
 from tests.client.c.programs import Program, started
 from tests.client.c.test_emit import lines
 from tests.client.daemons.fake_daemon import FakeDaemon
-from tests.integration.conftest import DaemonProcess
+from tests.integration.conftest import DaemonProcess, running
 
 
 def emit(program: Program, number: int) -> tuple[int, int, int]:
@@ -43,18 +43,13 @@ def values(daemon: DaemonProcess) -> list[int]:
 def test_the_daemon_comes_late(directory: Path, built: Path) -> None:
     with started(built / "tests" / "emitting", "steady") as program:
         assert emit(program, 0) == (0, 0, 107)
-        daemon = DaemonProcess(str(directory))
-        daemon.start()
-        try:
+        with running(directory) as daemon, daemon.tree() as tree:
             until(program, lambda answer: answer[2] == 0, 1)
-            with daemon.tree() as tree:
-                tree.write_file("events/user_events/c_count/enable", b"1")
-                assert emit(program, 5) == (0, 1, 0)
-                tree.write_file("events/user_events/c_count/enable", b"0")
-                assert emit(program, 6) == (0, 0, 0)
+            tree.write_file("events/user_events/c_count/enable", b"1")
+            assert emit(program, 5) == (0, 1, 0)
+            tree.write_file("events/user_events/c_count/enable", b"0")
+            assert emit(program, 6) == (0, 0, 0)
             assert values(daemon) == [5]
-        finally:
-            daemon.stop()
 
 
 def test_the_directory_of_an_environment(

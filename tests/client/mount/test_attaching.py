@@ -135,19 +135,6 @@ class TestByTheHelper:
             attach(str(tmp_path))
 
 
-def test_a_device_that_we_may_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not what a container lacks: /dev/fuse is there."""
-
-    def refuse(path: str, _flags: int) -> int:
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
-
-    monkeypatch.setattr(attaching, "by_itself", lambda: True)
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(PermissionError) as caught:
-        attach(str(tmp_path))
-    assert caught.value.filename == "/dev/fuse" and "chmod 666 /dev/fuse" in str(caught.value.strerror)
-
-
 @pytest.mark.parametrize(("mask", "has"), [(0xA80425FB, False), (0x1FFFFFFFFFF, True)])
 def test_the_capability_to_mount(mask: int, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attaching, "status_of", lambda _: {"CapEff": [mask]})
@@ -164,14 +151,23 @@ class TestWithoutFuse:
             attach(str(tmp_path))
         assert caught.value.filename == str(tmp_path / "fuse")
 
-    def test_a_kernel_without(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def no_device(path: str, flags: int) -> int:
-            raise OSError(errno.ENODEV, "No such device", path)
+    @pytest.mark.parametrize(
+        ("number", "says"),
+        [(errno.ENODEV, "the kernel has no FUSE"), (errno.EACCES, "chmod 666 /dev/fuse")],
+    )
+    def test_a_device_that_cannot_be_opened(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str
+    ) -> None:
+        """EACCES is not what a container lacks: /dev/fuse is there."""
+
+        def refuse(path: str, _flags: int) -> int:
+            raise OSError(number, os.strerror(number), path)
 
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(os, "open", no_device)
-        with pytest.raises(OSError, match="the kernel has no FUSE"):
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(OSError, match=says) as caught:
             attach(str(tmp_path))
+        assert (caught.value.errno, caught.value.filename) == (number, "/dev/fuse")
 
     def test_not_allowed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """mount(2) with what is no FUSE device, or without the right."""

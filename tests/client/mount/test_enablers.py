@@ -249,16 +249,6 @@ class TestConnections:
         assert space.word(WORD) == 3
         assert sorted(name for name, _ in registered(channel)) == [b"other", b"shop"]
 
-    def test_an_enabler_that_is_refused(self, world: World, daemon: Daemon) -> None:
-        space = world.space()
-        world.add(space, 0)
-        daemon.errors[b"other"] = errno.ENOMEM
-        with pytest.raises(OSError, match="add"):
-            world.add(space, 1, b"other")
-        daemon.errors.clear()
-        space.enablers.pop((WORD, 1))
-        world.add(space, 1, b"other")
-
     def test_a_connection_that_fails_is_tried_again_by_the_next(self, world: World) -> None:
         space = world.space()
         one = world.add(space, 0)

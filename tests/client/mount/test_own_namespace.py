@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import DaemonProcess
+from tests.integration.conftest import running
 from tests.integration.mount.mounting import must_mount
 from utracefs.mount import own_namespace
 from utracefs.mount.attaching import is_attached
@@ -22,13 +22,8 @@ def directory(tmp_path: Path) -> Iterator[str]:
     must_mount(tmp_path / "probe")
     if not os.path.isdir(MOUNTPOINT):
         pytest.skip(f"no {MOUNTPOINT}")
-    with tempfile.TemporaryDirectory(prefix="ut-", dir="/tmp") as folder:
-        daemon = DaemonProcess(Path(folder) / "d")
-        daemon.start()
-        try:
-            yield f"{folder}/d"
-        finally:
-            daemon.stop()
+    with tempfile.TemporaryDirectory(prefix="ut-", dir="/tmp") as folder, running(f"{folder}/d") as daemon:
+        yield daemon.directory
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import DaemonProcess
+from tests.integration.conftest import DaemonProcess, running
 from tests.integration.mount.mounting import must_mount
 from utracefs.mount import Mount, connect, signals
 from utracefs.mount.attaching import detach
@@ -21,11 +21,8 @@ from utracefs.mount.attaching import detach
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
     must_mount(tmp_path / "tree")
-    one = DaemonProcess(tmp_path / "d")
-    (tmp_path / "d").mkdir()
-    one.start()
-    yield one
-    one.stop()
+    with running(tmp_path / "d") as one:
+        yield one
     detach(str(tmp_path / "tree"))
 
 

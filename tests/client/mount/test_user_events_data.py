@@ -174,11 +174,6 @@ class TestFiles:
         fails(errno.EINVAL, lambda: kernel.call(Opcode.READ, 2, read_in(fh, 0, 10)))
         assert kernel.call(Opcode.POLL, 2, poll_in(fh, 1, 1)) == abi.POLL_OUT.pack(0x145, 0)
 
-    def test_a_process_killed_during_open(self, kernel: Kernel, program: Program) -> None:
-        node = kernel.lookup(b"user_events_data")
-        kernel.send(Opcode.OPEN, node, abi.OPEN_IN.pack(os.O_RDWR, 0), killed=True)
-        assert kernel.data_channels[0].closed
-
 
 class TestRegistering:
     def test_more_enablers_than_allowed(self, daemon: Daemon, program: Program) -> None:
