@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from tests.forked import Popen
 from tests.integration.mount.mounting import wait_for
+from utracefs.tree.tracefs import Tracefs
 from utracefs_protocol.text import text_of
 
 ANSWER_S = 60
@@ -85,6 +86,25 @@ class Cli:
         """`standing_events` of all instances, without any that of the top one: recorders write it last."""
         names = self.out("ls", "instances").split()
         return self.out("cat", *[f"instances/{name}standing_events" for name in names] or ["standing_events"])
+
+
+class Files(Tracefs):
+    """A tree whose files are in a dict."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = dict(files)
+
+    def read_file(self, path: str) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path]
+
+    def read_files(self, paths: Iterable[str]) -> list[bytes | OSError]:
+        return [self.files.get(path, FileNotFoundError()) for path in paths]
+
+    def write_file(self, path: str, data: bytes, truncate: bool = True) -> int:
+        self.files[path] = data if truncate else self.files.get(path, b"") + data
+        return len(data)
 
 
 def interrupt(

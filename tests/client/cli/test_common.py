@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.client.cli.kit import Cli
+from tests.client.cli.kit import Cli, Files
 from utracefs.cli import Failure, common
 from utracefs.cli.common import (
     HELLO_S,
@@ -28,21 +28,6 @@ from utracefs.cli.common import (
     write_word,
 )
 from utracefs.cli.live.hist import hist
-from utracefs.tree.tracefs import Tracefs
-
-
-class FakeTree(Tracefs):
-    """Files in a dict."""
-
-    def __init__(self, **files: bytes) -> None:
-        self.files = files
-
-    def read_file(self, path: str) -> bytes:
-        return self.files[path]
-
-    def write_file(self, path: str, data: bytes, truncate: bool = True) -> int:
-        self.files[path] = data if truncate else self.files.get(path, b"") + data
-        return len(data)
 
 
 def test_reading_stats() -> None:
@@ -74,7 +59,7 @@ def test_no_words_for_events(word: str) -> None:
 
 
 def test_selection() -> None:
-    tree = FakeTree(available_events=b"user_events:b\nuser_events:a\n")
+    tree = Files({"available_events": b"user_events:b\nuser_events:a\n"})
     assert [event.name for event in selected(tree, ["*"])] == ["a", "b"], "oldest first"
     with pytest.raises(Failure) as caught:
         selected(tree, ["a", "nosuch"])
@@ -82,7 +67,7 @@ def test_selection() -> None:
 
 
 def test_words_are_written_behind_what_is_there() -> None:
-    tree = FakeTree(standing_events=b"")
+    tree = Files({"standing_events": b""})
     write_word(tree, "standing_events", "user_events:\udcff*")
     write_word(tree, "standing_events", "a\u00a0b")
     assert tree.files["standing_events"] == b"user_events:\xff*\na\xc2\xa0b\n"

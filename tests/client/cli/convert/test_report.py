@@ -8,12 +8,10 @@ from click.testing import CliRunner, Result
 
 import utracefs
 from tests.client.recordings.events import Events
-from tests.protocol.pages.page_writer import PageWriter
+from tests.client.recordings.trace_dat.example import pages, write
 from utracefs.cli import cli
 from utracefs.cli.losses import LOSSES, lost_lines
 from utracefs.export import write_perf_data
-from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 EVENTS = Events(100, b"one u32 n", b"two u32 n")
 
@@ -21,23 +19,10 @@ EVENTS = Events(100, b"one u32 n", b"two u32 n")
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Records 0 to 5, in turns of both events, two on each of three cpus."""
-    path = tmp_path / "trace.dat"
-    with TraceDatWriter(str(path), nr_cpus=3) as writer:
-        for cpu in range(3):
-            page = PageWriter()
-            for number in (cpu, cpu + 3):
-                page.add(1000 * (number + 1), EVENTS.entry(100 + number % 2, 7, number))
-            writer.add_page(cpu, page.page())
-        writer.finish(
-            Contents(
-                header_page=header_page_text(),
-                header_event=HEADER_EVENT_TEXT,
-                formats={b"user_events": EVENTS.formats()},
-                cpu_stats={0: b"entries: 2\n"},
-                trace_clock=b"[mono]",
-            )
-        )
-    return path
+    entries = [(1000 * (number + 1), EVENTS.entry(100 + number % 2, 7, number)) for number in range(6)]
+    formats = {b"user_events": EVENTS.formats()}
+    cpus = [pages(entries[cpu::3]) for cpu in range(3)]
+    return write(tmp_path / "trace.dat", cpus, formats=formats, cpu_stats={0: b"entries: 2\n"})
 
 
 def report(*words: str | Path) -> Result:
@@ -178,10 +163,8 @@ def test_the_last_seconds_of_a_perf_data(file: Path, tmp_path: Path) -> None:
 
 def test_losses_are_reported(tmp_path: Path) -> None:
     """Also losses after the last record, which no page reports."""
-    path = tmp_path / "trace.dat"
-    with TraceDatWriter(str(path), nr_cpus=1) as writer:
-        stats = lost_lines(dict.fromkeys((loss.name for loss in LOSSES), 2))
-        writer.finish(Contents(header_page=header_page_text(), header_event=b"", event_stats=lambda _: stats))
+    stats = lost_lines(dict.fromkeys((loss.name for loss in LOSSES), 2))
+    path = write(tmp_path / "trace.dat", [[]], event_stats=lambda _: stats)
     done = report(path)
     assert done.stdout == "cpus=1\n"
     assert f"utracefs: {path}: of all that was emitted 10 lost: 2 in data rings (" in done.stderr

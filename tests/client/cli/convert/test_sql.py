@@ -19,8 +19,6 @@ from tests.client.recordings.test_recording import break_first_page
 from tests.client.recordings.trace_dat import example
 from tests.judges import library
 from utracefs.cli import cli
-from utracefs.recordings.trace_dat.writer import Contents, TraceDatWriter
-from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 
 library("duckdb")
 library("pyarrow")
@@ -80,21 +78,9 @@ def test_json(file: Path) -> None:
 
 
 def test_tables_of_ftrace_itself_come_last(tmp_path: Path) -> None:
-    path = tmp_path / "trace.dat"
-    with TraceDatWriter(str(path), nr_cpus=1) as writer:
-        formats = {
-            b"ftrace": Events(4, b"early u32 a").formats(),
-            b"user_events": Events(8, b"late u32 a").formats(),
-        }
-        writer.finish(
-            Contents(
-                header_page=header_page_text(),
-                header_event=HEADER_EVENT_TEXT,
-                formats=formats,
-                cpu_stats={},
-                trace_clock=b"[mono]",
-            )
-        )
+    early, late = Events(4, b"early u32 a"), Events(8, b"late u32 a")
+    formats = {b"ftrace": early.formats(), b"user_events": late.formats()}
+    path = example.write(tmp_path / "trace.dat", [[]], formats=formats)
     rows = [line.split() for line in run(path).stdout.splitlines()]
     assert list(dict.fromkeys(row[0] for row in rows)) == ["table", "records", "late", "early"]
 

@@ -2,16 +2,15 @@
 
 import io
 import json
-from collections.abc import Iterable
 
 import pytest
 from rich.console import Console
 
+from tests.client.cli.kit import Files
 from utracefs.cli.instance_option import Place
 from utracefs.cli.live.hist_view import EventHistogram, JsonView, LiveView, PlainView, Shown
 from utracefs.tree.event_names import EventName
 from utracefs.tree.histogram import Entry, Histogram
-from utracefs.tree.tracefs import Tracefs
 
 EVENT = EventName("user_events", "http_request")
 
@@ -109,19 +108,6 @@ def test_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, bar
     assert line.count("█") == bar
 
 
-class FakeTree(Tracefs):
-    def __init__(self, **files: bytes) -> None:
-        self.files = {path.replace("__", "/"): text for path, text in files.items()}
-
-    def read_file(self, path: str) -> bytes:
-        if path not in self.files:
-            raise FileNotFoundError(path)
-        return self.files[path]
-
-    def read_files(self, paths: Iterable[str]) -> list[bytes | OSError]:
-        return [self.files.get(path, FileNotFoundError()) for path in paths]
-
-
 HIST = b"""\
 # event histogram
 #
@@ -141,7 +127,7 @@ FORMAT = (
 
 
 def test_reading() -> None:
-    tree = FakeTree(available_events=b"user_events:b\nuser_events:a\n")
+    tree = Files({"available_events": b"user_events:b\nuser_events:a\n"})
     shown = Shown(tree, Place("i"), "*")
     assert [event.name for event in shown.events()] == ["a", "b"]
     assert shown.read() == []

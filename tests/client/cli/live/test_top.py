@@ -17,6 +17,7 @@ import pyte
 import pytest
 
 from tests.client.cli.kit import Cli, Eventually, interrupt
+from tests.integration.conftest import running
 
 LOAD = """
 import sys, time, utracefs
@@ -253,13 +254,7 @@ def test_the_daemon_is_started_again(
     daemon.terminate()
     daemon.wait(60)
     top.wait_for(lambda text: "the daemon has ended" in text, "it tells")
-    again = subprocess.Popen(
-        [sys.executable, "-m", "utracefsd", "--dir", str(traced.home / "d")], stderr=subprocess.PIPE
-    )
-    try:
+    with running(traced.home / "d"):
         top.wait_for(lambda text: "ring buffers" in text, "it continues")
         top.press("q")
         assert top.ended() == 0
-    finally:
-        again.send_signal(signal.SIGINT)
-        again.communicate(timeout=60)

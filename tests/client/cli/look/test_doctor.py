@@ -4,12 +4,11 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 import utracefs
-from tests.client.cli.kit import Cli
+from tests.client.cli.kit import Cli, Files
 from utracefs.cli.look.doctor import _examine_faults, examine
 from utracefs.tree.tracefs import Tracefs
 
@@ -111,21 +110,6 @@ def test_doctor_names_what_others_do(traced: Cli) -> None:
         assert "nothing does now" not in said["user_events:ev"]
 
 
-class Stats:
-    """A tree with a file daemon_stats, or without."""
-
-    directory = "/d"
-
-    def __init__(self, text: bytes | None) -> None:
-        self.text = text
-
-    def read_file(self, name: str) -> bytes:
-        assert name == "daemon_stats"
-        if self.text is None:
-            raise FileNotFoundError(name)
-        return self.text
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -141,5 +125,6 @@ class Stats:
     ],
 )
 def test_doctor_tells_of_the_daemons_own_errors(text: bytes | None, found: list[str]) -> None:
-    findings = list(_examine_faults(cast(Tracefs, Stats(text))))
+    tree = Files({} if text is None else {"daemon_stats": text})
+    findings = list(_examine_faults(tree))
     assert [f"{one.level} {one.text.partition(';')[0]}" for one in findings] == found

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import pty
 import re
 import select
 import signal
@@ -177,27 +176,16 @@ def test_other_commands_end_with_the_daemon(traced: Cli, daemon: "subprocess.Pop
 
 def test_a_stream_on_a_terminal_says_what_it_waits_for(traced: Cli) -> None:
     traced.run("reg", "here u8 x")
-    controller, terminal = pty.openpty()
-    process = subprocess.Popen(
-        traced.command("stream", "-e", "here", "-e", "never", "-e", "some*"),
-        env=traced.env,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
-    os.close(terminal)
+    terminal, end = os.openpty()
+    process = traced.start("stream", "-e", "here", "-e", "never", "-e", "some*", stdout=end, stderr=end)
+    os.close(end)
     shown = b""
-    try:
-        while not shown.endswith(b"\n"):
-            shown += os.read(controller, 4096)
-        assert shown == b"utracefs: never: no such event yet; waiting for it\r\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(controller)
+    while not shown.endswith(b"\n"):
+        shown += os.read(terminal, 4096)
+    assert shown == b"utracefs: never: no such event yet; waiting for it\r\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    os.close(terminal)
 
 
 def test_a_read_that_is_ended_returns_what_it_took_out(traced: Cli) -> None:

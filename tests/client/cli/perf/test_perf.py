@@ -13,6 +13,8 @@ from tests.client.recordings.perf_data.test_writer import EVENTS, work
 from utracefs.recordings.perf_data.writer import Contents, PerfDataWriter
 
 REQUEST = "http_request u16 status; s32 usec; __rel_loc char[] path"
+LINE = r" +python\S* +(\d+)/\1 +\[\d{3}\] +\d+\.\d{6}: "
+LINE += r"user_events:http_request: status=200 usec=-5 path=/a b\n"
 
 
 def test_perf_stat(traced: Cli) -> None:
@@ -107,11 +109,7 @@ def test_perf_record_and_script(traced: Cli) -> None:
     emit = traced.command("emit", "http_request", "200", "-5", "/a b")
     error = recorded(traced, "-e", "http*", "--", *emit)
     assert re.fullmatch(rb"utracefs: 1 sample, nothing lost; perf.data has \d+ bytes\n", error)
-    line = (
-        r" +python\S* +(\d+)/\1 +\[\d{3}\] +\d+\.\d{6}: "
-        r"user_events:http_request: status=200 usec=-5 path=/a b\n"
-    )
-    assert re.fullmatch(line, traced.out("perf", "script"))
+    assert re.fullmatch(LINE, traced.out("perf", "script"))
     assert re.search(r"\.\d{9}: user_events", traced.out("perf", "script", "--ns", "-i", "perf.data"))
     error = recorded(traced, "-F", "100", "--duration", "0.05", "-o", "other")
     assert error.startswith(b"utracefs: 0 samples, nothing lost; other has ")
@@ -170,11 +168,7 @@ def test_perf_trace(traced: Cli) -> None:
     traced.run("reg", REQUEST)
     emit = traced.command("emit", "http_request", "200", "-5", "/a b")
     out = traced.out("perf", "trace", "-e", "http*", "--", *emit)
-    assert re.fullmatch(
-        r" +python\S* +(\d+)/\1 +\[\d{3}\] +\d+\.\d{6}: "
-        r"user_events:http_request: status=200 usec=-5 path=/a b\n",
-        out,
-    )
+    assert re.fullmatch(LINE, out)
     done = traced.run("perf", "trace", "-F", "100", "--duration", "0.05")
     assert (done.stdout, done.stderr) == (b"", b"utracefs: 0 samples, nothing lost\n")
 

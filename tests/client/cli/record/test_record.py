@@ -332,17 +332,6 @@ def test_a_terminal_shows_which_events_are_not_there_yet(traced: Cli) -> None:
     assert b"tihs: no such event yet; waiting for it" in said
 
 
-def test_a_signal_to_the_recorder_is_passed_on(cli: Cli) -> None:
-    process = started(cli, "wait")
-    interrupt(process)
-    assert process.returncode == 5
-    assert len(fields(cli)) == 101
-    process = started(cli, "wait")
-    interrupt(process, signal.SIGTERM)
-    assert process.returncode == 9
-    assert len(fields(cli)) == 100
-
-
 def test_a_command_that_does_not_end(cli: Cli, eventually: Eventually) -> None:
     process = started(cli, "stubborn")
     assert process.stdout is not None

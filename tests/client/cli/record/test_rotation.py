@@ -43,7 +43,7 @@ def test_a_size_below_that_of_an_empty_file(traced: Cli) -> None:
     assert b" 0 records in 1 file, " in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("how", ["1h", "100G", "signal"])
+@pytest.mark.parametrize("how", ["1h", "signal"])
 def test_at_a_signal(traced: Cli, eventually: Eventually, how: str) -> None:
     process = traced.recording("--switch-output", how, "-e", "web")
     for n in range(2):

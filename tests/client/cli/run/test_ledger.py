@@ -1,8 +1,6 @@
 """The counts of recorded and lost records."""
 
-from collections.abc import Iterable
-
-from tests.client.cli.kit import Cli
+from tests.client.cli.kit import Cli, Files
 from utracefs.cli.instance_option import TOP, Place
 from utracefs.cli.run.ledger import Account, Ledger
 from utracefs.cli.run.own_instance import own_instance
@@ -30,21 +28,17 @@ def test_the_account(traced: Cli) -> None:
 STATS = "emitted: {0}\nlost in data rings: {1}\nftrace:x: recorded {2} filtered 0 lost {3}\n"
 
 
-class FakeTree(Tracefs):
+class FakeTree(Files):
     def __init__(self) -> None:
-        self.files = {
-            "available_events": b"user_events:a\nuser_events:b\n",
-            "instances/x/set_event": b"user_events:a\nuser_events:new\n",
-            "events/user_events/a/stats": b"emitted: 50\nlost in data rings: 40\nrefused: 3 n was float\n",
-            "events/user_events/b/stats": b"emitted: 9\nlost in data rings: 9\n",
-            "instances/x/per_cpu/cpu0/stats": b"dropped events: 3\n",
-        }
-
-    def read_file(self, path: str) -> bytes:
-        return self.files[path]
-
-    def read_files(self, paths: Iterable[str]) -> list[bytes | OSError]:
-        return [self.files.get(path, FileNotFoundError()) for path in paths]
+        super().__init__(
+            {
+                "available_events": b"user_events:a\nuser_events:b\n",
+                "instances/x/set_event": b"user_events:a\nuser_events:new\n",
+                "events/user_events/a/stats": b"emitted: 50\nlost in data rings: 40\nrefused: 3 n was float\n",
+                "events/user_events/b/stats": b"emitted: 9\nlost in data rings: 9\n",
+                "instances/x/per_cpu/cpu0/stats": b"dropped events: 3\n",
+            }
+        )
 
     def list_dir(self, path: str = "") -> list[tuple[str, str]]:
         return [("cpu0", "d")]

@@ -74,34 +74,25 @@ def test_what_is_preloaded(
     assert environment(".", preload=preload).get("LD_PRELOAD") == after
 
 
-@pytest.mark.parametrize(
-    ("library", "launch", "command", "is_told"),
-    [
+def test_a_library_that_ld_preload_cannot_name(
+    traced: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = (
+        "utracefs: {}: LD_PRELOAD cannot name it, for a blank or colon in its path; if true uses the"
+        " kernel's user_events, try --kernel-abi\n"
+    )
+    for library, launch, command, is_told in (
         ("/with blank/ours.so", Launch(), ["true"], True),
         ("/with:colon/ours.so", Launch(), ["true"], True),
         ("/with blank/ours.so", Launch(preload=False), ["true"], False),
         ("/with blank/ours.so", Launch(), [], False),
         ("/lib/ours.so", Launch(), ["true"], False),
         (None, Launch(), ["true"], False),
-    ],
-)
-def test_a_library_that_ld_preload_cannot_name(
-    library: str | None,
-    launch: Launch,
-    command: list[str],
-    is_told: bool,
-    traced: Cli,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(c_client, "preload_library", lambda: library)
-    with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, launched(launch, tree, command):
-        pass
-    said = (
-        f"utracefs: {library}: LD_PRELOAD cannot name it, for a blank or colon in its path; if true uses the"
-        " kernel's user_events, try --kernel-abi\n"
-    )
-    assert capsys.readouterr().err == (said if is_told else "")
+    ):
+        monkeypatch.setattr(c_client, "preload_library", lambda library=library: library)
+        with Tracefs(traced.env["UTRACEFS_DIR"], timeout_s=30) as tree, launched(launch, tree, command):
+            pass
+        assert capsys.readouterr().err == (said.format(library) if is_told else "")
 
 
 def test_sanitizers_get_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,12 +118,12 @@ COMMANDS = [
 
 
 @pytest.mark.skipif(c_client.preload_library() is None, reason="the preload library was not built")
-@pytest.mark.parametrize("words", COMMANDS)
-def test_every_command_preloads(words: list[str], traced: Cli) -> None:
+def test_every_command_preloads(traced: Cli) -> None:
     traced.env.pop("LD_PRELOAD", None)
     script = ["sh", "-c", 'echo "LD_PRELOAD=$LD_PRELOAD"']
-    done = traced.run(*words, *script, status=int("ev" in words))  # `ev` does not come
-    assert f"LD_PRELOAD={c_client.preload_library()}\n".encode() in done.stdout
+    for words in COMMANDS:
+        done = traced.run(*words, *script, status=int("ev" in words))  # `ev` does not come
+        assert f"LD_PRELOAD={c_client.preload_library()}\n".encode() in done.stdout, words
 
 
 def test_no_preload(traced: Cli) -> None:
@@ -149,12 +140,11 @@ def must_have_own_namespace(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("must_have_own_namespace")
-@pytest.mark.parametrize("words", COMMANDS)
-def test_every_command_can_give_a_mount(words: list[str], traced: Cli) -> None:
+def test_every_command_can_give_a_mount(traced: Cli) -> None:
     script = ["sh", "-c", f"ls {MOUNTPOINT}/consumers; echo LD_PRELOAD=$LD_PRELOAD"]
-    done = traced.run(*words[:-1], "--kernel-abi", "--", *script, status=int("ev" in words))
-    assert b"tally\n" in done.stdout
-    assert b"LD_PRELOAD=\n" in done.stdout
+    for words in COMMANDS:
+        done = traced.run(*words[:-1], "--kernel-abi", "--", *script, status=int("ev" in words))
+        assert b"tally\n" in done.stdout and b"LD_PRELOAD=\n" in done.stdout, words
 
 
 PROVIDER = r"""
@@ -305,10 +295,9 @@ def test_where_namespaces_are_not_allowed(traced: Cli) -> None:
     assert "no user namespace for the command" in said and "max_user_namespaces" in said
 
 
-@pytest.mark.parametrize("option", ["--kernel-abi", "--asgi"])
-def test_options_that_need_a_command(option: str, traced: Cli) -> None:
-    said = traced.run("record", option, "--duration", "1", status=2).stderr.decode()
-    assert f"{option} goes with a COMMAND" in said
+def test_options_that_need_a_command(traced: Cli) -> None:
+    for option in ("--kernel-abi", "--asgi"):
+        assert f"{option} goes with a COMMAND" in traced.fails("record", option, status=2)
 
 
 def test_a_folder_that_pythonpath_cannot_name(traced: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
