@@ -137,9 +137,6 @@ def test_a_wait_sleeps(daemon: DaemonProcess, program: Program) -> None:
         assert nr_switches(program) - before < 200
 
 
-# ---- forked children
-
-
 def test_what_a_child_loses_that_is_cut_off_is_counted(
     daemon: DaemonProcess, program: Program, directory: Path
 ) -> None:
@@ -158,9 +155,6 @@ def test_what_a_child_loses_that_is_cut_off_is_counted(
     with daemon.tree() as tree:
         file = "events/user_events/c_count/stats"
         wait_for(lambda: stats(tree.read_file(file))[1]["ftrace"]["lost"] == 3)
-
-
-# ---- nothing is lost on the way
 
 
 @WAYS
@@ -202,9 +196,6 @@ def test_neither_close_nor_end_waits_for_a_daemon_that_is_stopped(
             assert time.monotonic() - began < 9  # and not 19 times as long
             lost, pending = program.ask("event 1").split()[:2]
             assert int(lost) > 1000 and pending == "0"
-
-
-# ---- rings that are given up
 
 
 def test_a_ring_stays_for_a_record_that_is_being_written_when_the_program_closes_it(

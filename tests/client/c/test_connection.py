@@ -1,19 +1,18 @@
-"""A daemon that ends, is killed, comes back or starts late, as programs in C see it."""
+"""Where a program in C finds its daemon, and one that comes late. How they end: tests/simulation/clients.py."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.client.c.programs import Program, started
 from tests.client.c.test_emit import lines
-from tests.client.daemons.fake_daemon import FakeDaemon
+from tests.client.daemons.fake_daemon import FakeDaemon, wait_for
 from tests.integration.conftest import DaemonProcess, running
 
 
@@ -21,19 +20,6 @@ def emit(program: Program, number: int) -> tuple[int, int, int]:
     """(lost, enabled, error): of which the emit itself comes between enabled and lost."""
     lost, enabled, error = map(int, re.findall(r"\d+", program.ask(number)))
     return lost, enabled, error
-
-
-def until(program: Program, wanted: Callable[[tuple[int, int, int]], bool], first: int) -> int:
-    """Emits until the state is reached; returns how many of these emits were made while the event was on."""
-    deadline = time.monotonic() + 60
-    made = 0
-    while True:
-        answer = emit(program, first + made)
-        made += answer[1]
-        if wanted(answer):
-            return made
-        assert time.monotonic() < deadline, answer
-        time.sleep(0.002)
 
 
 def values(daemon: DaemonProcess) -> list[int]:
@@ -44,7 +30,7 @@ def test_the_daemon_comes_late(directory: Path, built: Path) -> None:
     with started(built / "tests" / "emitting", "steady") as program:
         assert emit(program, 0) == (0, 0, 107)
         with running(directory) as daemon, daemon.tree() as tree:
-            until(program, lambda answer: answer[2] == 0, 1)
+            wait_for(lambda: emit(program, 1)[2] == 0)
             tree.write_file("events/user_events/c_count/enable", b"1")
             assert emit(program, 5) == (0, 1, 0)
             tree.write_file("events/user_events/c_count/enable", b"0")

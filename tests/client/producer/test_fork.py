@@ -1,4 +1,4 @@
-"""Processes that are forked, by hand and by multiprocessing: each emits, none loses, none hangs."""
+"""Workers of multiprocessing, emits at the end of an interpreter, and what an import changes."""
 
 from __future__ import annotations
 

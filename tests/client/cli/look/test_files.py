@@ -1,4 +1,4 @@
-"""`utracefs cat`, `write`, `ls`, `stream`, and the same tree for programs."""
+"""`utracefs cat`, `write`, `ls`, `stream`."""
 
 import contextlib
 import functools
