@@ -1,4 +1,4 @@
-"""Where a program in C finds its daemon, and one that comes late. How they end: tests/simulation/clients.py."""
+"""Where a program in C finds its daemon, and one that comes late. Their ends: tests/simulation/clients.py."""
 
 from __future__ import annotations
 

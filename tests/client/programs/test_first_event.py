@@ -24,8 +24,8 @@ HEAVY = {
     *("click", "importlib", "msgpack", "rich", "ipaddress", "json", "platform", "random", "unicodedata"),
     "utracefs.producer._span",
 }
-"""No program that emits needs these. Besides our own, of which spans are not, it imports os, with what belongs
-to it."""
+"""No program that emits needs these. Besides our own, without spans, it imports os, with what belongs to
+it."""
 
 
 def modules_after(code: str) -> set[str]:

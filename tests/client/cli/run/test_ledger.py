@@ -28,17 +28,18 @@ def test_the_account(traced: Cli) -> None:
 STATS = "emitted: {0}\nlost in data rings: {1}\nftrace:x: recorded {2} filtered 0 lost {3}\n"
 
 
+FILES = {
+    "available_events": b"user_events:a\nuser_events:b\n",
+    "instances/x/set_event": b"user_events:a\nuser_events:new\n",
+    "events/user_events/a/stats": b"emitted: 50\nlost in data rings: 40\nrefused: 3 n was float\n",
+    "events/user_events/b/stats": b"emitted: 9\nlost in data rings: 9\n",
+    "instances/x/per_cpu/cpu0/stats": b"dropped events: 3\n",
+}
+
+
 class FakeTree(Files):
     def __init__(self) -> None:
-        super().__init__(
-            {
-                "available_events": b"user_events:a\nuser_events:b\n",
-                "instances/x/set_event": b"user_events:a\nuser_events:new\n",
-                "events/user_events/a/stats": b"emitted: 50\nlost in data rings: 40\nrefused: 3 n was float\n",
-                "events/user_events/b/stats": b"emitted: 9\nlost in data rings: 9\n",
-                "instances/x/per_cpu/cpu0/stats": b"dropped events: 3\n",
-            }
-        )
+        super().__init__(FILES)
 
     def list_dir(self, path: str = "") -> list[tuple[str, str]]:
         return [("cpu0", "d")]
