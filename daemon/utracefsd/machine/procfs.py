@@ -1,5 +1,7 @@
 """Reads /proc and /sys: names of threads, cpus, memory, clocks."""
 
+import contextlib
+import itertools
 import os
 import platform
 import re
@@ -19,11 +21,17 @@ _PROCESSOR = 36
 _FLAGS = 6
 """Position of flags (number 9)."""
 
+_NUM_THREADS = 17
+"""Position of num_threads (number 20)."""
+
 _STATUS_BYTES = 1 << 16
 """Bytes read of /proc/PID/status. It lists the groups: a field behind some 9,000 of them counts as hidden."""
 
 _PF_EXITING = 0x4
-"""include/linux/sched.h: set before a process that ends closes its files."""
+"""include/linux/sched.h: set before a thread that ends closes its files."""
+
+_MOST_THREADS = 64
+"""Of a process that ends: looked at until one is found that does not."""
 
 
 def _read(path: str, most: int = 4096) -> bytes:
@@ -53,14 +61,30 @@ def read_task(pid: int) -> Task | None:
 
 
 def is_running(pid: int, start_time: int) -> bool:
-    """Whether the process with this id and start time (`Task.start_time`) exists and is neither exiting nor a
-    zombie."""
-    try:
-        rest = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split()
-    except OSError:
+    """Whether the process with this id and start time (`Task.start_time`) exists, and one of its threads is
+    neither exiting nor a zombie: the first one may have ended long before (pthread_exit(3))."""
+    first = _read_stat(f"/proc/{pid}")
+    if first is None or int(first[_START_TIME]) != start_time:
         return False
-    ends = rest[0] in (b"Z", b"X") or int(rest[_FLAGS]) & _PF_EXITING
-    return not ends and int(rest[_START_TIME]) == start_time
+    if not _ends(first):
+        return True
+    if int(first[_NUM_THREADS]) == 1:
+        return False
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as threads:
+        return not all(_ends(_read_stat(one.path)) for one in itertools.islice(threads, _MOST_THREADS))
+    return False
+
+
+def _read_stat(folder: str) -> list[bytes] | None:
+    """The fields behind the name; None: no such thread, or it is hidden from us."""
+    try:
+        return _read(f"{folder}/stat").rpartition(b") ")[2].split()
+    except OSError:
+        return None
+
+
+def _ends(stat: list[bytes] | None) -> bool:
+    return stat is None or stat[0] in (b"Z", b"X") or bool(int(stat[_FLAGS]) & _PF_EXITING)
 
 
 def read_tgid(pid: int) -> int | None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,22 @@ def test_a_process_that_has_closed_its_files_because_it_ends_does_not_run() -> N
         assert not procfs.is_running(pid, child.start_time)
         os.close(reader)
         os.waitpid(pid, 0)
+
+
+def test_a_process_whose_first_thread_has_ended() -> None:
+    program = (
+        "import ctypes, threading\n"
+        "threading.Thread(target=input).start()\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.pthread_exit(None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] != "Z":
+            time.sleep(0.001)
+        task = procfs.read_task(process.pid)
+        assert task is not None
+        assert procfs.is_running(process.pid, task.start_time)
+        process.kill()
 
 
 def test_the_machine() -> None:
