@@ -5,8 +5,8 @@ An ordinary program uses almost no time, so it comes first, however many connect
 requests. A new connection starts with the time of its user, as if it had been served just now, so opening
 many of them gains nothing.
 
-Before these come the user's connections that have ended, each of which has only what its socket holds: a
-program that has lost its connection and makes another one sends the later records there.
+A connection that has ended comes before others of its program: a program that has lost its connection and
+makes another one sends the later records there.
 """
 
 from collections import Counter
@@ -53,10 +53,20 @@ class FairScheduler:
     def in_order(self, waiting: Iterable[AcceptedConnection], now_ns: int) -> list[AcceptedConnection]:
         """Sort waiting connections in the order of service."""
         used = self._used
-        return sorted(
-            waiting,
-            key=lambda one: (used[one.share], one.link.is_read, _left(one, now_ns), one.served_ns),
-        )
+        left = {one: _left(one, now_ns) for one in waiting}
+        of_program: dict[int, int] = {}
+        """By process: the least of those that have not ended."""
+        for one, ns in left.items():
+            if one.link.is_read:
+                of_program[one.link.peer.pid] = min(ns, of_program.get(one.link.peer.pid, ns))
+
+        def order(one: AcceptedConnection) -> tuple[int, int, bool, int]:
+            ns, is_read = left[one], one.link.is_read
+            if not is_read:
+                ns = min(ns, of_program.get(one.link.peer.pid, ns))
+            return used[one.share], ns, is_read, one.served_ns
+
+        return sorted(left, key=order)
 
 
 def _left(one: AcceptedConnection, now_ns: int) -> int:

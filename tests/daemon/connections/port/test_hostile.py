@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgpack
 import pytest
 
@@ -106,6 +107,18 @@ class TestFloods:
         program.close()
         around.port.take_in_all()
         assert around.made[0].closed_ns
+
+    def test_an_ordinary_program_comes_before_others_that_have_ended(self, around: Around) -> None:
+        """Of the same user: a thousand connections may hold requests for minutes."""
+        self.many(around, 1_000_000, 5)
+        for pid, accepted in enumerate(around.port, 1):
+            accepted.link.peer = attrs.evolve(accepted.link.peer, pid=pid)
+        for client in around.clients:
+            client.close()
+        around.turn()
+        program, made = around.connected()
+        program.sendall(b"request")
+        assert around.port.ready()[0].connection is made
 
     def endless(self, around: Around, cost_ns: int = 100_000) -> Iterator[tuple[bytes, Sequence[int]] | None]:
         while True:
