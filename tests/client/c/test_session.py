@@ -64,24 +64,25 @@ def test_a_number_of_losses_that_passes_zero(daemon: DaemonProcess, program: Pro
 
 
 def test_losses_of_which_a_killed_daemon_did_not_get_the_report(daemon: DaemonProcess, built: Path) -> None:
-    def is_sent() -> bool:
-        return program.number("sent 0") == 1
+    with started(built / "tests" / "sessions", **WITHOUT) as sender:
 
-    with started(built / "tests" / "sessions", **WITHOUT) as program:
-        program.number("open")
-        program.number("register 0 0 foo u32 a")
+        def is_sent() -> bool:
+            return sender.number("sent 0") == 1
+
+        sender.number("open")
+        sender.number("register 0 0 foo u32 a")
         enable(daemon, "foo")
         with daemon.paused():
             until = math.inf
             while time.monotonic() < until:  # the socket is full
                 if is_sent():
-                    program.number("lose 0 1")
-                    program.number("write 0 0 05000000")
+                    sender.number("lose 0 1")
+                    sender.number("write 0 0 05000000")
                     until = time.monotonic() + 1
             daemon.stop(kill=True)
             daemon.start()
         wait_for(is_sent)
-        assert program.number("close 0") == 0
+        assert sender.number("close 0") == 0
         with daemon.tree() as tree:
             assert tree.read_file("events/user_events/foo/stats").startswith(b"emitted: 2\n")
 
