@@ -521,7 +521,6 @@ class Rings:
                 owned.looks -= 1
                 if ring.dead or owned.looks < 0:
                     ring.is_early = False  # no other connection has brought its registrations
-                ring.close()  # it was not when its connection ended while rings were gathered
                 ended.append(owned)
         if ended:
             self.round()
