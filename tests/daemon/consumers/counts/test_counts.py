@@ -58,23 +58,6 @@ def test_events_now_and_later(world: World) -> None:
     assert b"Used by" not in world.cat(b"user_events_status")
 
 
-def test_what_a_ring_lost_is_its_process_s(world: World) -> None:
-    """How it gets here: tests/integration/test_top.py."""
-    world.event(b"alpha u32 n")
-    file = opened(world, b"alpha")
-    assert emit(world, b"alpha", 46) == 0
-    assert text(file) == [b"user_events:alpha 46 1 4 0 drv"]
-
-
-def test_each_counts_from_its_own_beginning(world: World) -> None:
-    world.event(b"alpha u32 n")
-    first = opened(world, b"*")
-    emit(world, b"alpha", 46)
-    second = opened(world, b"*")
-    emit(world, b"alpha", 46)
-    assert [text(file)[0].split()[2] for file in (first, second)] == [b"2", b"1"]
-
-
 def test_processes_that_have_no_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.event(b"alpha u32 n")
     monkeypatch.setattr(counts_module.EventCounts.__init__, "__defaults__", (2,))

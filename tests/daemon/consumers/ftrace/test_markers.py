@@ -8,18 +8,6 @@ from tests.daemon.tree.world import World, errno_of
 from utracefs_protocol.errors import TraceError
 
 
-def test_trace_marker(world: World) -> None:
-    assert world.wn(b"trace_marker", b"hello") == 5
-    assert world.wn(b"trace_marker", b"with newline\n") == 13
-    assert world.wn(b"trace_marker", b"") == 0
-    assert world.bodies() == [
-        b"tracing_mark_write: hello",
-        b"tracing_mark_write: with newline",
-        b"tracing_mark_write: ",
-    ]
-    assert world.trace_lines()[0].startswith(b"             drv-46      [000] ..... ")
-
-
 def test_marker_with_a_nul_hides_its_newline(world: World) -> None:
     world.wn(b"trace_marker", b"one\0two")
     world.wn(b"trace_marker", b"three")

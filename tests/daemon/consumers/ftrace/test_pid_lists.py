@@ -39,21 +39,6 @@ def test_without_the_option_only_the_listed(world: World, event: Event) -> None:
     assert writers(world, event, 46, 50, 60) == [50]
 
 
-def test_children_and_threads_of_the_listed_join(world: World, event: Event) -> None:
-    world.w(b"options/event-fork", b"1")
-    born(world, 46, 1)
-    born(world, 50, 46)
-    born(world, 51, 50)
-    born(world, 52, 50, tgid=51)  # a thread of 51
-    born(world, 60, 1)
-    world.w(b"set_event_pid", b"46")
-    assert writers(world, event, 46, 52, 60, 52, 51) == [46, 52, 52, 51]
-    assert world.cat(b"set_event_pid") == b"46\n51\n52\n"
-    world.w(b"options/event-fork", b"0")
-    born(world, 53, 46)
-    assert writers(world, event, 46, 53, 51) == [46, 51]
-
-
 def test_the_other_list_too(world: World, event: Event) -> None:
     world.w(b"options/event-fork", b"1")
     born(world, 50, 46)

@@ -30,24 +30,6 @@ def test_no_record_gets_past_a_filter(world: World) -> None:
     assert world.cat(b"events/user_events/other/filter") == b"none\n"
 
 
-def test_of_several_filters_the_last_of_triggers_all(world: World) -> None:
-    world.wa(b"standing_filters", b"w* v == 1")
-    world.wa(b"standing_filters", b"web v == 2")
-    world.wa(b"standing_triggers", b"w* traceoff if v == 7")
-    world.wa(b"standing_triggers", b"web stacktrace:3")
-    world.event(b"web u32 v")
-    world.event(b"wide u32 v")
-    assert world.cat(b"events/user_events/web/filter") == b"v == 2\n"
-    assert world.cat(b"events/user_events/wide/filter") == b"v == 1\n"
-    assert world.cat(b"events/user_events/web/trigger") == (
-        b"stacktrace:count=3\ntraceoff:unlimited if v == 7\n"
-    )
-    assert world.cat(b"events/user_events/wide/trigger") == b"traceoff:unlimited if v == 7\n"
-    world.wa(b"standing_filters", b"web 0")
-    world.event(b"web2 u32 v")
-    assert world.cat(b"events/user_events/web2/filter") == b"v == 1\n"
-
-
 def test_a_trigger_fires_on_the_first_record(world: World) -> None:
     world.w(b"standing_triggers", b"web traceoff")
     event = world.event(b"web u32 v")
@@ -112,22 +94,6 @@ def test_lack_of_room_is_reported_once_for_each_line(world: World, caplog: pytes
     lines.store(b"other* large")
     lines.created(world.event(b"other u32 v"))
     assert len(caplog.records) == 2
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_lines(world: World, file: bytes) -> None:
-    assert world.cat(file) == b""
-    for line in (b"a* traceoff if v == 1 ", b"b  traceoff", b" ", b""):
-        assert world.wa(file, line) == len(line) + 1, "with the newline"
-    assert world.cat(file) == b"a* traceoff if v == 1\nb  traceoff\n"
-    world.wa(file, b"a* traceoff if v == 1")
-    assert world.cat(file) == b"b  traceoff\na* traceoff if v == 1\n", "the same line again is last"
-    world.wa(file, b"!b  traceoff\n")
-    assert world.cat(file) == b"a* traceoff if v == 1\n"
-    world.w(file, b"c traceoff")
-    assert world.cat(file) == b"c traceoff\n"
-    assert world.wn(file, b"") == 0
-    assert world.cat(file) == b""
 
 
 @pytest.mark.parametrize("file", FILES)

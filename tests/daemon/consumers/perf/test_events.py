@@ -44,29 +44,6 @@ def count(data: bytes) -> int:
     return int.from_bytes(data, "little")
 
 
-@pytest.mark.parametrize(("watermark", "samples"), [(0, 2), (1, 1), (100, 1), (3072, 3), (1 << 31, 4)])
-def test_a_watcher_is_woken_at_the_watermark(
-    perf: PerfEvents, table: EventTable, watermark: int, samples: int
-) -> None:
-    """A ring of one page holds 4095 bytes; a sample has 1024 of them here."""
-    event = table.register(CommandString.parse(b"large char[952] text"), privileged=True)
-    attr = {"name": "large", "sample_period": 1, "data_pages": 1, "wakeup_watermark": watermark}
-    opened = opened_with(perf, attr, handle=1)
-    fd = opened.descriptor()
-    ring = mmap.mmap(fd, 2 * mmap.PAGESIZE)
-    os.close(fd)
-    for lap in range(3):
-        for _ in range(samples):
-            assert not opened.ready(), lap
-            assert write_record(event.tracepoint, bytes(952), ts_ns=1, cpu=0, pid=1) == 0
-        assert opened.ready()
-        read = [one for one in perf_records(PerfRingReader(ring)) if isinstance(one, Sample)]
-        assert len(read) == min(samples, 3)  # the fourth finds no room, which wakes, too
-        if samples == 4:
-            return
-    opened.close()
-
-
 def test_what_only_counts_cannot_be_waited_for(perf: PerfEvents) -> None:
     opened = opened_with(perf, {"name": "test"}, handle=1)
     with pytest.raises(TraceError) as caught:

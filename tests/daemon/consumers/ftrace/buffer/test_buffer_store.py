@@ -92,12 +92,6 @@ def test_one_that_was_lost_gets_its_size_again() -> None:
     assert settings.in_memory == (8192, store.buffer.size_kb(0), store.buffer.size_kb(1))
 
 
-def contents(daemon: Daemon) -> list[bytes]:
-    cpus = range(daemon.instances.top.nr_cpus)
-    stats = [read(daemon, b"per_cpu/cpu%d/stats" % cpu).partition(b"now ts")[0] for cpu in cpus]
-    return [read(daemon, b"trace"), *stats]
-
-
 @pytest.mark.parametrize(
     "operation",
     [
@@ -121,25 +115,6 @@ def test_each_operation_that_needs_room(
     assert log.text.count(WARNING) == 1
     assert files(folder) == ["cells", "journal", "room", "state", "user_events_status"]
     finish(daemon)
-
-
-@pytest.mark.parametrize("size_kb", [None, 64])
-def test_no_room_from_the_start(
-    folder: Path, room: Callable[..., None], log: pytest.LogCaptureFixture, size_kb: int | None
-) -> None:
-    room(0)
-    old = daemon_in(folder, buffer_size_kb=size_kb)
-    assert log.text.count(WARNING) == 1
-    event = register(old, b"a u32 n")
-    write(old, b"events/enable", b"1")
-    emit(event, 1)
-    assert b"n=0x1" in read(old, b"trace")
-    shown = read(old, b"buffer_size_kb")
-    die(old)
-    new = daemon_in(folder)
-    assert read(new, b"buffer_size_kb") == shown
-    assert read(new, b"set_event") == b"user_events:a\n"
-    finish(new)
 
 
 def test_when_memory_is_short_the_operation_fails(

@@ -64,11 +64,6 @@ def test_dynamic_text_is_last() -> None:
     assert payload == fixed(r=4 << 16 | END + 1 - BEHIND_R, loc=5 << 16 | END + 1 + 4) + b"one\0%s\0" % text
 
 
-def test_common_fields() -> None:
-    common = entry(b"common_type=9 common_flags=1 common_preempt_count=2 common_pid=-1").common
-    assert common == struct.pack("<HBBi", 9, 1, 2, -1)
-
-
 @pytest.mark.parametrize(
     ("command", "code"),
     [

@@ -168,20 +168,6 @@ def test_latency_between_two_events(world: World) -> None:
     world.wa(b"synthetic_events", b"!lat")
 
 
-def test_synthetic_events_have_histograms_of_their_own(world: World) -> None:
-    world.wa(b"synthetic_events", b"lat u64 id; u64 delta; s32 rc")
-    world.wa(START + b"trigger", b"hist:keys=id:ts0=common_timestamp.usecs")
-    world.wa(DONE + b"trigger", LATENCY)
-    world.wa(b"events/synthetic/lat/trigger", b"hist:keys=rc:vals=delta if rc != 9")
-    for rc in (0, 9, 0):
-        emit(world, b"start", rc, at_us=10)
-        emit(world, b"done", rc, rc, at_us=15)
-    assert b"{ rc:          0 } hitcount:          2  delta:         10\n" in world.cat(
-        b"events/synthetic/lat/hist"
-    )
-    assert world.bodies() == []
-
-
 def test_the_name_of_a_thread_as_a_variable(world: World) -> None:
     """The name of the thread that wrote the first record of its key, as there
     (hist_trigger_elt_data_init())."""
@@ -211,17 +197,6 @@ def test_a_stack_as_a_variable(world: World, text: bytes) -> None:
     assert caught.value.errno == errno.EINVAL
     with pytest.raises(TraceError, match="there is no stack of the kernel"):
         world.wa(b"synthetic_events", b"e u64 id; unsigned long[] stack")
-
-
-def test_an_event_that_brings_itself(world: World) -> None:
-    """It ends; the kernel would not let it begin."""
-    world.wa(b"synthetic_events", b"loop u64 id")
-    world.wa(b"events/synthetic/loop/trigger", b"hist:keys=1:x=id:onchange($x).trace(loop,$x)")
-    world.wa(START + b"trigger", b"hist:keys=1:x=id:onchange($x).trace(loop,id)")
-    world.wa(b"events/synthetic/loop/enable", b"1")
-    for id in (5, 6):
-        emit(world, b"start", id)
-    assert world.bodies() == [b"loop: id=5", b"loop: id=5", b"loop: id=6", b"loop: id=6"]
 
 
 def test_an_event_that_brings_itself_for_ever(world: World) -> None:

@@ -8,7 +8,7 @@ from tests.daemon.consumers.ftrace.histograms import EVENT, context_of, defined
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.hist.errors import HistError, Log
 from utracefsd.consumers.ftrace.hist.expressions import divided, parse_expression
-from utracefsd.consumers.ftrace.hist.fields import NONE, Flag, HistField, Operator, field_text
+from utracefsd.consumers.ftrace.hist.fields import NONE, Flag, HistField, field_text
 
 
 def expression(text: bytes) -> HistField:
@@ -78,10 +78,6 @@ def test_refused(text: bytes, number: int, entries: list[tuple[str, int]]) -> No
     assert entries_of(text) == (number, tuple(entries))
 
 
-def test_three_operators_are_possible() -> None:
-    assert expression(b"id+id+id+id").operator is Operator.PLUS
-
-
 def test_fields_without_a_number() -> None:
     event = parse(b"k struct bar t 12; struct foo s 8; __rel_loc u8[] d")
     context = context_of(event, Log(b""))
@@ -120,15 +116,6 @@ def test_of_fields_with_one_name_the_last_counts() -> None:
 def test_own_variables_that_are_fields_are_put_in() -> None:
     variables = defined(b"keys=id:a=sz,b=$a*2,c=user_events.h.$a+1".replace(b"user_events.h.", b"")).variables
     assert [field_text(variable) for variable in variables] == [b"a=sz", b"b=sz*2", b"c=sz+1"]
-
-
-def test_an_own_variable_that_is_an_expression() -> None:
-    """The kernel takes it, too, after the variable."""
-    variables = defined(b"keys=id:t=sz+1,u=$t").variables
-    assert [field_text(variable) for variable in variables] == [b"t=sz+1", b"u=sz+1"]
-    for refused in (b"keys=id:u=$t,t=sz+1", b"keys=id:vals=$t:t=sz+1", b"keys=id:t=sz+1,u=$t,v=$u"):
-        with pytest.raises(HistError):
-            defined(refused)
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 10, 1 << 20, (1 << 20) + 1])

@@ -267,16 +267,6 @@ def test_removing_makes_nothing(world: World) -> None:
     assert len(lines(world)) == 1
 
 
-def test_an_instance_goes_with_what_was_made(world: World) -> None:
-    lat_event(world)
-    world.tree.mkdir(b"instances/i")
-    world.wa(b"instances/i/" + START + b"trigger", b"hist:keys=id")
-    world.wa(b"instances/i/" + DONE + b"trigger", LAT)
-    assert len(world.instances.tables) == 3
-    world.tree.rmdir(b"instances/i")
-    assert len(world.instances.tables) == 0
-
-
 def test_is_read() -> None:
     class One:
         definition = None

@@ -54,34 +54,6 @@ def test_the_way_of_one(desk: Desk) -> None:
     assert log(desk) == []
 
 
-def test_several_in_their_order_behind_the_others(desk: Desk) -> None:
-    for command in (b"hist:keys=v", b"stacktrace", b"hist:keys=s", b"hist keys=common_pid", b"hist: keys=1"):
-        assert desk.write(desk.a, command) == ""
-    assert [line.split(b":vals")[0] for line in desk.lines(desk.a)] == [
-        b"stacktrace:unlimited",
-        b"hist:keys=v",
-        b"hist:keys=s",
-        b"hist:keys=common_pid",
-        b"hist:keys=1",
-    ]
-    desk.emit(desk.a)
-    assert hits(desk, desk.a) == [1, 1, 1, 1]
-    assert hist(desk, desk.a).count(b"Dropped: 0\n\n\n# event histogram") == 3
-    desk.instance.triggers.truncate(desk.a)
-    assert desk.lines(desk.a) == [b"stacktrace:unlimited"]
-
-
-def test_records_are_stored_and_filtered_as_ever(desk: Desk) -> None:
-    desk.enable(desk.a)
-    desk.write(desk.a, b"hist:keys=v")
-    desk.instance.tracing_on = False
-    desk.emit(desk.a, 1)
-    desk.instance.tracing_on = True
-    desk.emit(desk.a, 2)
-    assert desk.recorded() == [2]
-    assert hits(desk, desk.a) == [2]
-
-
 def test_filters(desk: Desk) -> None:
     assert desk.write(desk.a, b"hist:keys=v if v > 1") == ""
     assert desk.write(desk.a, b"hist:keys=v if v > 2") == ""
@@ -151,17 +123,6 @@ def test_twice_is_one_too_many(desk: Desk) -> None:
     assert log(desk) == [(b"hist:user_events:a", b"Hist trigger already exists", 0)]
     assert desk.write(desk.a, b"!hist:keys=s") == ""
     assert len(desk.lines(desk.a)) == 1
-
-
-def test_time_stamps_set_the_clock(desk: Desk) -> None:
-    desk.instance.set_clock(b"counter")
-    assert desk.write(desk.a, b"hist:keys=common_timestamp.usecs:clock=mono") == ""
-    assert desk.instance.clock == "mono"
-    desk.now = 5600
-    desk.emit(desk.a)
-    assert b"{ common_timestamp:          6 }" in hist(desk, desk.a)
-    desk.write(desk.a, b"!hist:keys=common_timestamp.usecs:clock=mono")
-    assert desk.instance.clock == "mono"
 
 
 def test_named_triggers_share_a_table(desk: Desk) -> None:
