@@ -14,26 +14,6 @@ from utracefs_protocol.pages.subbuf import HEADER_EVENT_TEXT, header_page_text
 from utracefsd.machine.comms import Task
 
 
-def test_a_system_is_there_while_it_has_events(world: World) -> None:
-    assert world.tree.list_dir(b"events") == [
-        (b"enable", "f"),
-        (b"header_event", "f"),
-        (b"header_page", "f"),
-        (b"ftrace", "d"),
-    ]
-    assert errno_of(world.w, b"events/user_events/enable", b"1") == errno.ENOENT
-    assert world.cat(b"events/enable") == b"?\n"
-    assert world.w(b"events/enable", b"0") == 2
-    alpha = world.event(b"alpha u32 a")
-    world.event(b"alpha u32 a", 2)
-    files = [(b"enable", "f"), (b"filter", "f")]
-    assert world.tree.list_dir(b"events/user_events") == [*files, (b"alpha", "d")]
-    assert world.tree.list_dir(b"events/user_events_multi") == [*files, (b"alpha.0", "d")]
-    world.let_go(alpha)
-    assert errno_of(world.tree.list_dir, b"events/user_events") == errno.ENOENT
-    assert world.tree.list_dir(b"events")[-1] == (b"user_events_multi", "d")
-
-
 def test_files_of_an_event(world: World) -> None:
     command = b"alpha u32 count; __rel_loc char[] msg; char[16] tag"
     event = world.event(command)
@@ -73,19 +53,6 @@ def test_enable_switches_and_sums(world: World) -> None:
     world.w(b"events/enable", b"0")
     assert [world.cat(file) for file in files] == [b"0\n", b"0\n", b"0\n"]
     assert [world.status.get(event.status_index) for event in (one, two, multi)] == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    "path", [b"events/enable", b"events/user_events/enable", b"events/user_events/one/enable"]
-)
-def test_what_enable_takes(world: World, path: bytes) -> None:
-    world.event(b"one")
-    assert world.wn(path, b"1\0") == 2  # two bytes, as perf's and other clients' C strings are written
-    assert world.cat(path) == b"1\n"
-    assert world.wn(path, b"1") == 1  # again
-    assert world.wn(path, b"+00\n") == 4
-    assert world.cat(path) == b"0\n"
-    assert errno_of(world.wn, path, b"2") == errno.EINVAL
 
 
 def test_files_of_an_event_that_goes_away(world: World) -> None:

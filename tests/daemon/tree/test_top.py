@@ -120,40 +120,6 @@ def test_every_file_of_a_further_instance_can_be_read(world: World) -> None:
     assert different == {b"options/trace_printk_dest", b"trace_options"}
 
 
-def test_what_is_written_stays_in_the_instance(world: World) -> None:
-    event = world.event(b"alpha u32 n")
-    world.instances.make(b"x")
-    before = {
-        path: world.cat(path) for path in (b"tracing_on", b"trace_clock", b"buffer_size_kb", b"set_event")
-    }
-    for path, text in (
-        (b"trace_clock", b"counter"),
-        (b"buffer_size_kb", b"64"),
-        (b"events/user_events/alpha/enable", b"1"),
-        (b"options/raw", b"1"),
-        (b"per_cpu/cpu1/buffer_size_kb", b"100"),
-        (b"standing_events", b"beta"),
-        (b"set_event_pid", b"46"),
-    ):
-        world.w(b"instances/x/" + path, text)
-    world.emit(event, b"\5\0\0\0")
-    world.w(b"instances/x/trace_marker", b"hello")
-    world.w(b"instances/x/tracing_on", b"0")
-    assert {path: world.cat(path) for path in before} == before
-    assert world.trace_lines() == []
-    first, second = world.trace_lines(b"instances/x/trace")
-    assert b"type: %d" % event.id in first
-    assert b"hello" in second
-    assert world.cat(b"instances/x/set_event") == b"user_events:alpha\n"
-    assert world.cat(b"instances/x/buffer_size_kb") == b"X\n"
-    assert world.event(b"beta").status == 1
-    assert world.cat(b"events/user_events/beta/enable") == b"0\n"
-    assert world.cat(b"instances/x/events/user_events/beta/enable") == b"1\n"
-    assert world.cat(b"user_events_status") == (
-        b"alpha # Used by ftrace\nbeta # Used by ftrace\n\nActive: 2\nBusy: 2\n"
-    )
-
-
 def test_remove_on_close(world: World) -> None:
     event = world.event(b"alpha u32 a")
     world.tree.mkdir(b"instances/x")
@@ -294,16 +260,6 @@ def test_truncating_detaches_all(plugged: World) -> None:
     assert other.status == 0x80, "truncating needs a file open for writing"
     plugged.open(SET_EVENT, os.O_WRONLY | os.O_TRUNC).close()
     assert other.status == 0
-
-
-def test_detaching_may_be_the_end_of_an_event(plugged: World) -> None:
-    event = plugged.event(b"one")
-    plugged.wa(SET_EVENT, b"one")
-    plugged.let_go(event)
-    assert len(plugged.table) == 1
-    plugged.wa(SET_EVENT, b"!one")
-    plugged.reap()
-    assert len(plugged.table) == 0
 
 
 def test_the_report(plugged: World) -> None:

@@ -266,20 +266,6 @@ def test_pipe_follows_options_clocks_and_buffers(world: World, event: Event) -> 
     assert b"." not in file.read(1000).split(b"] ..... ")[1].split(b":")[0]
 
 
-def test_pipe_in_latency_format_loses_nothing(world: World, event: Event) -> None:
-    world.w(b"trace_options", b"latency-format")
-    emit(world, event, *range(1, 10))
-    file = world.open(b"trace_pipe", os.O_NONBLOCK)
-    text = b""
-    for _ in range(1000):
-        if not file.ready():
-            break
-        text += file.read(60)
-    assert [piece.split(b"n=")[1] for piece in text.splitlines()] == [
-        b"0x%x (%d)" % (n, n) for n in range(1, 10)
-    ]
-
-
 @pytest.mark.parametrize("name", [b"trace_pipe", b"trace_pipe_raw"])
 def test_a_watcher_of_one_cpu_is_woken_at_buffer_percent(world: World, event: Event, name: bytes) -> None:
     """As trace_poll() does: the fill in sub-buffers, also the one being written."""
