@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import msgpack
 import pytest
 
-from tests.daemon.restarting import daemon_in, logged, one_cpu
+from tests.daemon.restarting import daemon_in, logged
 from tests.simulation.rings import DataRing as MadeRing
 from utracefs_protocol.connection import encode_request
 from utracefsd.connections.port import Port
@@ -52,10 +52,6 @@ class Around:
             self.turn(port)
         return msgpack.unpackb(client.recv(1 << 20))[3]
 
-    def logged(self) -> list[bytes]:
-        """The commands of the events in the log of the state."""
-        return [event.command for event in parse_log(logged(self.folder)).events.values()]
-
     def close(self) -> None:
         for client in self.clients:
             client.close()
@@ -82,48 +78,6 @@ def test_numbers_without_an_event_are_one_line_of_the_state(around: Around) -> N
     assert grown.call_count == 1
     (ring,) = parse_log(logged(around.folder)).rings.values()
     assert len(ring.event_ids) == 65536
-
-
-def test_a_watcher_is_woken_when_the_buffer_is_filled_so_far(around: Around) -> None:
-    daemon = around.daemon
-    producer, tree = around.connect(daemon.data), around.connect(daemon.tracefs)
-    around.ask(
-        daemon.data,
-        producer,
-        "DIAG_IOCSREG",
-        {"name_args": "one char[1000] a; char[1000] b; char[1000] c; char[1000] d"},
-    )
-    around.ask(daemon.tracefs, tree, "write_file", "buffer_size_kb", b"32", True)
-    around.ask(daemon.tracefs, tree, "write_file", "buffer_percent", b"50", True)
-    around.ask(daemon.tracefs, tree, "write_file", "events/enable", b"1", True)
-    with one_cpu() as cpu:  # records that come over a socket belong to the daemon's own cpu
-        handle = around.ask(daemon.tracefs, tree, "open", f"per_cpu/cpu{cpu}/trace_pipe_raw", os.O_RDONLY)
-        tree.sendall(encode_request(9, "poll", [handle]))
-        around.turn(daemon.tracefs)
-        sent = 0
-        while not select.select([tree], [], [], 0)[0]:
-            assert sent < 8
-            producer.sendall(msgpack.packb(bytes(4004)))
-            sent += 1
-            around.turn(daemon.data)
-            daemon.hand_on()
-    assert msgpack.unpackb(tree.recv(1 << 16)) == [1, 9, None, None]
-    assert 4 <= sent <= 6  # sub-buffers of nine, one record in each
-
-
-def test_an_idle_daemon_has_no_deadline(around: Around) -> None:
-    daemon = around.daemon
-    producer = around.connect(daemon.data)
-    around.ask(daemon.data, producer, "DIAG_IOCSREG", {"name_args": "one u32 n"})
-    assert daemon.next_deadline_ns() is None
-    producer.close()
-    around.turn(daemon.data)
-    deadline_ns = daemon.next_deadline_ns()
-    assert deadline_ns is not None
-    daemon.on_time(deadline_ns)
-    assert len(daemon.table) == 0
-    assert daemon.next_deadline_ns() is None
-    assert around.logged() == []
 
 
 def test_held_resources_and_their_limits(around: Around) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.daemon.record_path import write as write_record
 from tests.daemon.restarting import (
     ROOT,
     Clock,
@@ -164,18 +166,6 @@ def test_restarts_are_counted(folder: Path) -> None:
 def several_instances(daemon: Daemon) -> None:
     for name in (b"one", b"two words", b"idle"):
         daemon.instances.make(name)
-
-
-def test_an_instance_that_was_to_go_with_its_owner_is_gone_after_a_kill(folder: Path) -> None:
-    old = daemon_in(folder)
-    several_instances(old)
-    old.tree.open(b"instances/one/remove_on_close", os.O_WRONLY, peer=ROOT)
-    old.save()
-    die(old)
-    new = daemon_in(folder)
-    assert list(new.instances.names()) == [b"two words", b"idle"]
-    assert not list(folder.glob("buffer.1.*"))
-    new.close()
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
@@ -344,3 +334,56 @@ def test_a_snapshot_without_its_map(folder: Path, caplog: pytest.LogCaptureFixtu
     assert (read(new, b"trace"), read(new, b"snapshot")) == files
     caplog.clear()
     finish(new)
+
+
+def outlived(daemon: Daemon, folder: Path, paths: list[bytes]) -> tuple[Daemon, list[bytes]]:
+    """The next daemon, whose files are the same, and what is in them."""
+    before = [read(daemon, path) for path in paths]
+    die(daemon)
+    after = daemon_in(folder)
+    assert [read(after, path) for path in paths] == before
+    return after, before
+
+
+def test_synthetic_events_survive(folder: Path) -> None:
+    daemon = daemon_in(folder)
+    write(daemon, b"synthetic_events", b"lat u64 id; char[] who; char[16] where", False)
+    register(daemon, b"a u32 v", REG_PERSIST)
+    write(daemon, b"events/synthetic/lat/enable", b"1")
+    write(daemon, b"events/synthetic/lat/trigger", b"hist:keys=id", False)
+    paths = [b"events/synthetic/lat/" + name for name in (b"format", b"enable", b"trigger")]
+    after, _ = outlived(daemon, folder, [*paths, b"dynamic_events"])
+    finish(after)
+
+
+def test_variables_and_actions_survive(folder: Path) -> None:
+    """Also if the trigger that reads belongs to an earlier event."""
+    daemon = daemon_in(folder)
+    done = register(daemon, b"done u64 id; s32 rc", REG_PERSIST)
+    start = register(daemon, b"start u64 id; u32 w", REG_PERSIST)
+    write(daemon, b"synthetic_events", b"lat u64 id; u32 w", False)
+    write(daemon, b"events/synthetic/lat/enable", b"1")
+    write(daemon, b"events/user_events/start/trigger", b"hist:keys=id:x=w", False)
+    write(
+        daemon,
+        b"events/user_events/done/trigger",
+        b"hist:keys=id:y=$x+0:m=rc:onmatch(user_events.start).lat(id,$x):onmax($m).save(rc)",
+        False,
+    )
+    write_record(start.tracepoint, struct.pack("<QI", 1, 7), ts_ns=1, cpu=0, pid=1)
+    write_record(start.tracepoint, struct.pack("<QI", 2, 8), ts_ns=1, cpu=0, pid=1)
+    write_record(done.tracepoint, struct.pack("<Qi", 1, 5), ts_ns=1, cpu=0, pid=1)
+    paths = [
+        f"events/user_events/{name}".encode()
+        for name in ("done/hist", "done/trigger", "start/hist", "start/trigger")
+    ]
+    after, before = outlived(daemon, folder, paths)
+    assert b"max:          5  rc:          5" in before[0]
+    done = after.table.events()[0]
+    for id in (1, 2):
+        write_record(done.tracepoint, struct.pack("<Qi", id, 5), ts_ns=1, cpu=0, pid=1)
+    assert b"Hits: 2\n" in read(after, paths[0])
+    trace = read(after, b"trace")
+    assert trace.count(b"lat: id=1 w=7\n") == 1
+    assert trace.count(b"lat: id=2 w=8\n") == 1
+    finish(after)

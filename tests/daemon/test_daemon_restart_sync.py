@@ -157,15 +157,3 @@ def test_the_writer_is_known_when_a_record_was_taken_in(folder: Path, ends: bool
     program.sock.close()
     program.producer.close()
     finish(daemon)
-
-
-def test_a_peer_that_stops_sending_gets_its_delayed_answer(program: Program, clock: Clock) -> None:
-    program.send("sync")
-    program.sock.shutdown(socket.SHUT_WR)
-    assert program.heard() == []
-    assert program.is_idle(), "its end is not reported again and again"
-    assert b" a: n=0x7" not in read(program.daemon, b"trace")
-    pass_time(program, clock)
-    assert program.heard() == [[1, 1, None, None], None]
-    assert b" a: n=0x7" in read(program.daemon, b"trace")
-    assert len(program.daemon.data) == 0

@@ -10,7 +10,6 @@ import pytest
 from tests.daemon.tree.world import World
 from utracefs_protocol.errors import TraceError
 from utracefsd.events.event import CommandString, Event
-from utracefsd.events.idle_events import IdleEvents
 from utracefsd.machine.shares import Resource
 
 
@@ -148,22 +147,3 @@ def test_events_that_must_stay_do_not_hide_others(world: World) -> None:
     assert world.table.idle.let_one_go(None) is None
     going = world.table.idle.let_one_go(None)
     assert going is not None and going.name == b"e99"
-
-
-def test_references_and_probes() -> None:
-    """Only an event referenced by nothing but probes is idle."""
-    world = World()
-    world.w(b"standing_events", b"user_events:*")
-    event = register(world, b"a")
-    assert world.table.idle.let_one_go(None) is None
-    world.let_go(event)
-    world.table.acquire(event)
-    assert world.table.idle.let_one_go(None) is None
-    kept = world.table.register(CommandString.parse(b"persistent"), 1, privileged=True)
-    assert kept.references == 1
-    world.let_go(event)
-    assert world.table.idle.let_one_go(1000) is event
-    idle = IdleEvents()
-    idle.forget(event)
-    assert idle.let_one_go(1000) is None
-    world.close()

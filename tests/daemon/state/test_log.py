@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.daemon.restarting import packed
-from utracefsd.consumers.ftrace.event.event_file import SavedEventFile, SavedTrigger
+from utracefsd.consumers.ftrace.event.event_file import SavedTrigger
 from utracefsd.intake.rings import KnownRing
 from utracefsd.state.log import MAGIC, VERSION, StateError, parse_log
 
@@ -14,35 +14,11 @@ TOP = ["instance", 0, b""]
 START = packed(HEAD, TOP)
 EVENT = ["event", 1039, 1, 0, 1000, b"a", b"a u32 n"]
 
-ON = SavedEventFile(enabled=True, was_enabled=True)
-OFF = SavedEventFile(enabled=False, was_enabled=True)
-
 
 def test_logs_of_older_versions() -> None:
     assert parse_log(packed([MAGIC, 5], TOP)).restarts == 0
     with pytest.raises(StateError, match="has version 4, this daemon reads 5 to 7"):
         parse_log(packed([MAGIC, 4], TOP))
-
-
-def test_several_instances() -> None:
-    taken = parse_log(
-        START
-        + packed(
-            EVENT,
-            ["instance", 3, b"x y"],
-            ["instance", 1, b"z"],
-            ["on", 3, 1039],
-            ["off", 1, 1039],
-            ["set", 3, "clock", "boot"],
-            ["buffer", 3, "buffer.3.1"],
-            ["buffer", 1, "buffer.1.1"],
-            ["buffer", 1, ""],
-        )
-    )
-    assert taken.names() == {3: b"x y", 1: b"z"}
-    assert [one.files for one in taken.instances.values()] == [{}, {1039: ON}, {1039: OFF}]
-    assert [one.settings for one in taken.instances.values()] == [{}, {"clock": "boot"}, {}]
-    assert [one.buffer_folder for one in taken.instances.values()] == ["", "buffer.3.1", ""]
 
 
 def test_a_torn_last_object_is_left_out() -> None:
