@@ -51,4 +51,5 @@ def test_stop_says_where_the_state_is(tmp_path: Path) -> None:
     )
     assert folder is not None and (Path(folder[1]) / "state").exists(), error
     assert run(tmp_path, "--background", "--discard-state")[0] == 0
+    assert call(tmp_path / "d" / "tracefs", "list_dir", "instances") == []
     assert run(tmp_path, "--stop") == (0, "")

@@ -114,15 +114,6 @@ def test_which_ends_leave_something(
         daemon.stop(kill=True)
 
 
-def test_discard(daemon: DaemonProcess) -> None:
-    with daemon.tree() as tree:
-        tree.write_file("dynamic_events", b"u:kept u32 n\n", truncate=False)
-    daemon.stop(kill=True)
-    daemon.options = ("--discard-state",)
-    daemon.start()
-    assert read(daemon, "dynamic_events") == [b""]
-
-
 def test_without_a_daemon_an_event_is_off_within_a_second(
     daemon: DaemonProcess, environment: dict[str, str]
 ) -> None:
