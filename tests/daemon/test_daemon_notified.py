@@ -4,10 +4,8 @@ set."""
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,27 +155,6 @@ def test_what_is_withheld_is_answered_before_a_broken_byte(around: Around) -> No
     answer, (kind, method, _) = tree.heard()
     assert answer == [1, msgid, None, 1]
     assert (kind, method) == (2, "error")
-
-
-def test_a_thread_is_no_process(around: Around) -> None:
-    """Enable words would be held by an unknown process, and saved_tgids would be wrong."""
-    ends = threading.Event()
-    thread = threading.Thread(target=ends.wait)
-    thread.start()
-    try:
-        task = read_task(thread.native_id or 0)
-        assert task is not None
-        mount = Client(around, around.daemon.data)
-        around.clients.append(mount)
-        process = {"pid": thread.native_id, "start_time": task.start_time, "uid": 54321, "gid": 1}
-        mount.send("open_for", process)
-        around.turn()
-        [[_, _, error, _]] = mount.heard()
-        assert error is not None
-        assert error[0] == errno.ESRCH
-    finally:
-        ends.set()
-        thread.join()
 
 
 def test_a_user_with_new_connections_each_time_has_a_bounded_wait(

@@ -53,26 +53,6 @@ def probe() -> Collecting:
     return Collecting("test", lambda batch: None)
 
 
-@pytest.mark.parametrize(("size", "bit"), [(4, 0), (4, 31), (8, 0), (8, 31), (8, 32), (8, 63)])
-def test_a_bit_follows_the_event_and_its_neighbours_stay(
-    enablers: EnablerTable, table: EventTable, memory: Memory, event: Event, size: int, bit: int
-) -> None:
-    others = (1 << size * 8) - 1 - (1 << bit)
-    os.pwrite(memory.fd, others.to_bytes(size, "little"), 64)
-    add(enablers, memory, event, 64, bit, size)
-    assert memory.word(64, size) == others
-    first, second = probe(), probe()
-    table.attach(event, first)
-    assert memory.word(64, size) == others | 1 << bit
-    table.attach(event, second)
-    table.detach(event, first)
-    assert memory.word(64, size) == others | 1 << bit
-    table.detach(event, second)
-    assert memory.word(64, size) == others
-    assert memory.word(56, 8) == 0
-    assert memory.word(72, 8) == 0
-
-
 def test_all_enablers_of_an_event_follow(enablers: EnablerTable, table: EventTable, event: Event) -> None:
     memories = [Memory(3 * PAGE_SIZE) for _ in range(3)]
     stranger = table.register(CommandString.parse(b"stranger"), privileged=True)

@@ -134,29 +134,6 @@ def test_thousands_of_events(world: World) -> None:
     assert time.process_time() - start < 1.0  # about 0.1 s; a quadratic algorithm takes several seconds
 
 
-def test_filters_of_an_event(world: World) -> None:
-    event = world.event(b"e u32 a")
-    path = b"events/user_events/e/filter"
-    world.instances.make(b"one")
-    other = b"instances/one/" + path
-    assert (world.cat(path), world.cat(other)) == (b"none\n", b"none\n")
-    assert world.w(path, b"  a == 1 \t") == 11
-    assert (world.cat(path), world.cat(other)) == (b"  a == 1\n", b"none\n")
-    for folder in (b"", b"instances/one/"):
-        world.w(folder + b"events/user_events/e/enable", b"1")
-    for number in range(3):
-        world.emit(event, number.to_bytes(4, "little"))
-    assert world.bodies() == [b"e: a=0x1 (1)"]
-    assert len(world.bodies(b"instances/one/trace")) == 3
-    assert world.open(path, os.O_WRONLY | os.O_TRUNC).write(b"a == 2") == 6
-    assert world.cat(path) == b"a == 2\n"
-    world.open(path, os.O_WRONLY | os.O_TRUNC).close()
-    assert world.cat(path) == b"a == 2\n", "truncating has no effect"
-    assert errno_of(world.wn, path, b"a" * 4096) == errno.EINVAL
-    assert world.cat(path) == b"a == 2\n", "what is too long is not looked at"
-    assert world.cat(b"error_log") == b""
-
-
 def test_the_filter_of_a_system(world: World) -> None:
     fits, other = world.event(b"fits u32 a"), world.event(b"other u32 b")
     multi = world.event(b"multi u32 a", 2)

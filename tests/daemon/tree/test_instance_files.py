@@ -9,7 +9,6 @@ import pytest
 from tests.daemon.tree.world import PID, World, errno_of
 
 # Values with one writer and one text.
-from utracefsd.machine.comms import Task
 
 
 @pytest.mark.parametrize(
@@ -212,27 +211,6 @@ def test_options_that_are_refused(world: World) -> None:
 # Which threads and cpus.
 
 
-@pytest.mark.parametrize("path", [b"set_event_pid", b"set_event_notrace_pid"])
-def test_pid_lists(world: World, path: bytes) -> None:
-    event = world.event(b"alpha u32 a")
-    world.w(b"events/enable", b"1")
-    assert world.w(path, b"7 5\n") == 5
-    assert world.wa(path, b"6 5") == 4
-    assert world.cat(path) == b"5\n6\n7\n"
-    for pid in (5, 8):
-        world.emit(event, pid.to_bytes(4, "little"), pid=pid)
-    assert world.bodies() == [b"alpha: a=0x5 (5)" if path == b"set_event_pid" else b"alpha: a=0x8 (8)"]
-    for bad in (b"x", b"-1", b"1 x"):
-        assert errno_of(world.wa, path, bad) == errno.EINVAL
-    assert world.cat(path) == b"5\n6\n7\n"
-    assert errno_of(world.w, path, b"x") == errno.EINVAL  # truncated before the write fails
-    assert world.cat(path) == b""
-    for pid in (5, 8):
-        world.emit(event, b"\0\0\0\0", pid=pid)
-    assert len(world.trace_lines()) == 3
-    assert b"filtered 1 lost 0" in world.cat(b"events/user_events/alpha/stats")
-
-
 def test_cpumask(world: World) -> None:
     event = world.event(b"alpha")
     world.w(b"events/enable", b"1")
@@ -330,21 +308,6 @@ def test_the_function_of_a_marker_has_an_address(world: World) -> None:
     assert world.bodies() == [b"tracing_mark_write <ffffffff81000000>: m"]
     world.w(b"options/raw", b"1")
     assert world.cat(b"trace").endswith(b"# ffffffff81000000 m\n")
-
-
-def test_record_cmd_off_learns_no_names(world: World) -> None:
-    world.w(b"trace_marker", b"m")
-    assert b"drv-46" in world.cat(b"trace")
-    world.instances.make(b"a")
-    world.w(b"instances/a/trace_options", b"norecord-cmd")
-    assert world.cat(b"options/record-cmd") == b"0\n"
-    world.tasks[46] = Task(b"renamed", 1)
-    world.tasks[47] = Task(b"other", 1)
-    world.instance.markers.write(b"n", 47)
-    assert [line.split()[0] for line in world.trace_lines()] == [b"drv-46", b"<...>-47"]
-    assert world.cat(b"saved_cmdlines") == b"46 drv\n"
-    world.w(b"options/record-cmd", b"1")
-    assert [line.split()[0] for line in world.trace_lines()] == [b"renamed-46", b"other-47"]
 
 
 def test_which_open_files_keep_their_instance(world: World) -> None:

@@ -102,24 +102,6 @@ def test_a_further_instance_has_the_same_files(world: World) -> None:
     }
 
 
-def test_every_file_of_a_further_instance_can_be_read(world: World) -> None:
-    world.event(b"alpha u32 n")
-    world.instances.make(b"x")
-    world.instances.top.store.expand()
-    different = set()
-    for path in paths_below(world, b"instances/x"):
-        own = path.removeprefix(b"instances/x/")
-        if own in (b"free_buffer", b"remove_on_close", b"options/copy_trace_marker"):
-            continue  # closing the first two does what their names say, and only the first is in the top one
-        assert world.tree.stat(path) == world.tree.stat(own)
-        if not world.tree.stat(path).mode & 0o400:
-            refusal = errno.EPERM if path.endswith(b"/inject") else errno.EINVAL
-            assert errno_of(world.cat, path) == refusal
-        elif b"now ts" not in world.cat(path) and world.cat(path) != world.cat(own):
-            different.add(own)
-    assert different == {b"options/trace_printk_dest", b"trace_options"}
-
-
 def test_remove_on_close(world: World) -> None:
     event = world.event(b"alpha u32 a")
     world.tree.mkdir(b"instances/x")
@@ -260,16 +242,6 @@ def test_truncating_detaches_all(plugged: World) -> None:
     assert other.status == 0x80, "truncating needs a file open for writing"
     plugged.open(SET_EVENT, os.O_WRONLY | os.O_TRUNC).close()
     assert other.status == 0
-
-
-def test_the_report(plugged: World) -> None:
-    event = plugged.event(b"one")
-    assert plugged.cat(REPORT) == b"0 records\n"
-    plugged.wa(SET_EVENT, b"one")
-    plugged.emit(event, b"")
-    plugged.emit(event, b"")
-    assert plugged.cat(REPORT) == b"2 records\n"
-    assert errno_of(plugged.w, REPORT, b"x") == errno.EINVAL
 
 
 def test_a_report_of_any_text(plugged: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,18 +162,6 @@ def test_overwritten_records_are_counted(world: World, event: Event) -> None:
 # trace_pipe
 
 
-def test_pipe_consumes_without_header(world: World, event: Event) -> None:
-    emit(world, event, 1)
-    emit(world, event, 2, cpu=1)
-    emit(world, event, 3)
-    assert world.cat(b"trace_pipe") == line(1) + line(2, cpu=1) + line(3)
-    assert world.cat(b"trace_pipe") == b""
-    assert world.cat(b"trace") == head(0, 0)
-    emit(world, event, 4)
-    assert world.cat(b"per_cpu/cpu1/trace_pipe") == b""
-    assert world.cat(b"per_cpu/cpu0/trace_pipe") == line(4)
-
-
 def test_pipe_reads_are_short_and_lose_nothing(world: World, event: Event) -> None:
     emit(world, event, *range(1, 300))
     file = world.open(b"trace_pipe", os.O_NONBLOCK)
@@ -350,22 +338,6 @@ def test_raw_in_larger_sub_buffers(world: World, event: Event) -> None:
 # stats
 
 
-def test_stats(world: World, event: Event) -> None:
-    for cpu in (0, 1):
-        stats = world.cat(b"per_cpu/cpu%d/stats" % cpu)
-        assert stats.startswith(
-            b"entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 0\noldest event ts:     0.000000\nnow ts: "
-        )
-        assert stats.endswith(b"\ndropped events: 0\nread events: 0\n")
-    emit(world, event, 1, 2)
-    assert world.cat(b"per_cpu/cpu0/stats").startswith(
-        b"entries: 2\noverrun: 0\ncommit overrun: 0\nbytes: 32\noldest event ts:     1.000001\nnow ts: "
-    )
-    world.w(b"trace_clock", b"counter")
-    emit(world, event, 1)
-    assert world.cat(b"per_cpu/cpu0/stats").split(b"oldest event ts: ")[1].split(b"\n")[0].isdigit()
-
-
 def test_dropped_records_are_lost_in_the_events_stats(world: World, event: Event) -> None:
     world.w(b"buffer_size_kb", b"1")
     world.w(b"options/overwrite", b"0")
@@ -451,17 +423,6 @@ def test_snapshot_raw_consumes_the_snapshot(world: World, event: Event) -> None:
     assert world.cat(b"snapshot") == SNAPSHOT % b"allocated"
     assert world.bodies() == [b"alpha: n=0x3 (3)"]
     assert errno_of(world.w, b"per_cpu/cpu0/snapshot_raw", b"1") == errno.EINVAL
-
-
-def test_the_header_of_one_cpu_counts_all(world: World, event: Event) -> None:
-    """print_event_info() and print_trace_header() know no cpu; 6.18 prints so, and CPU#0 for latency."""
-    emit(world, event, 1, 2)
-    emit(world, event, 3, cpu=1)
-    assert world.cat(b"per_cpu/cpu1/trace") == head(3, 3) + line(3, cpu=1)
-    world.w(b"trace_options", b"latency-format")
-    assert b"\n# latency: 0 us, #3/3, CPU#0 | (" in world.cat(b"per_cpu/cpu1/trace")
-    world.w(b"per_cpu/cpu1/trace", b"")
-    assert world.cat(b"per_cpu/cpu1/trace") == b"# tracer: nop\n#\n"
 
 
 # trace_raw

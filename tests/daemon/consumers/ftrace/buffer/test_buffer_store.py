@@ -80,18 +80,6 @@ def test_the_calls_of_the_storage(tmp_path: Path, room: Callable[..., None]) -> 
     assert settings.in_memory == (16384, store.buffer.size_kb(0))
 
 
-def test_one_that_was_lost_gets_its_size_again() -> None:
-    settings = Settings()
-    store = BufferStore(settings, nr_cpus=2, free_memory_kb=lambda: 1 << 20)
-    store.restore_sizes((), expanded=True, snapshot=True)
-    assert not settings.expanded, "a torn log says nothing of the size"
-    assert not settings.snapshot, "there is none, and the next buffer gets none"
-    store.restore_sizes((8192, 100, 200), expanded=True)
-    assert settings.expanded
-    assert store.buffer.subbuf_size == 8192
-    assert settings.in_memory == (8192, store.buffer.size_kb(0), store.buffer.size_kb(1))
-
-
 @pytest.mark.parametrize(
     "operation",
     [

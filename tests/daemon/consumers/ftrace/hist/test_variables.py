@@ -103,17 +103,6 @@ def test_qualified_names(world: World) -> None:
     assert b"vals=hitcount,$user_events.done.x:y=$user_events.start.x+1:" in line(world, third)
 
 
-def test_an_instance_that_is_read_cannot_be_removed(world: World) -> None:
-    world.wa(START + b"trigger", b"hist:keys=id:x=wt")
-    world.wa(DONE + b"trigger", b"hist:keys=id:vals=$x")
-    assert errno_of(world.wa, START + b"trigger", b"!hist:keys=id:x=wt") == errno.EBUSY
-    assert errno_of(world.w, START + b"trigger", b"") == errno.EINVAL
-    assert b"x=wt" in line(world, START), "truncating leaves it"
-    world.wa(DONE + b"trigger", b"!hist:keys=id:vals=$x")
-    world.wa(START + b"trigger", b"!hist:keys=id:x=wt")
-    assert b"# Available" in line(world, START)
-
-
 def test_names_are_taken_once_in_an_event(world: World) -> None:
     world.wa(START + b"trigger", b"hist:keys=id:x=wt")
     assert errno_of(world.wa, START + b"trigger", b"hist:keys=wt:x=id") == errno.EINVAL
@@ -191,20 +180,6 @@ def test_a_field_of_the_matched_event(world: World) -> None:
     assert len(lines(world)) == 1
     assert len(world.instance.events.of(world.table.events()[0]).triggers) == 1
     assert len(world.instances.tables) == 1
-
-
-def test_a_field_by_its_full_name(world: World) -> None:
-    """Any event's field, whichever event is matched; for this one it is an ordinary field."""
-    lat_event(world)
-    world.wa(START + b"trigger", b"hist:keys=id")
-    text = b"hist:keys=id:x=rc:onmax($x).trace(lat,user_events.done.id,user_events.start.wt)"
-    world.wa(DONE + b"trigger", text)
-    assert len(lines(world)) == 2
-    emit(world, b"start", 1, 7)
-    emit(world, b"done", 1, 2)
-    assert world.bodies() == [b"lat: id=1 wt=7"]
-    world.wa(DONE + b"trigger", b"!" + text)
-    assert len(lines(world)) == 1
 
 
 def test_two_that_want_the_same_field(world: World) -> None:
