@@ -139,23 +139,6 @@ def test_only_administrators(table: EventTable) -> None:
         dynamic_events.write(table, b"!u:test", privileged=False)
 
 
-def test_truncation_removes_all_or_nothing(table: EventTable) -> None:
-    dynamic_events.write(table, b"u:a\nu:b\n", privileged=True)
-    plain = register(table, b"plain")
-    with refused(errno.EBUSY):
-        dynamic_events.truncate(table)
-    table.release(plain)
-    with refused(errno.EBUSY):
-        dynamic_events.truncate(table)
-    assert len(table) == 3
-    table.reap()
-    with refused(errno.EPERM):
-        dynamic_events.truncate(table, privileged=False)
-    dynamic_events.truncate(table)
-    assert len(table) == 0
-    dynamic_events.truncate(table, privileged=False)
-
-
 def test_marked_buffers_are_cleared_also_when_nothing_matched(table: EventTable) -> None:
     calls: list[None] = []
     table.on_dynamic_removed.append(lambda: calls.append(None))

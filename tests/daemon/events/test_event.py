@@ -41,17 +41,6 @@ def totals(table: EventTable) -> dict[bytes, Emitted]:
     return {name.removeprefix(b"user_events:"): n for name, n in table.emitted.totals(table.events())}
 
 
-def test_a_count_continues(table: EventTable) -> None:
-    remove(table, made(table, b"a", 7))
-    remove(table, made(table, b"none"))
-    assert totals(table) == {b"a": Emitted(7, 0)}
-    again = made(table, b"a")
-    assert totals(table) == {b"a": Emitted(7, 0)}
-    again.before = Emitted(9, 0)
-    remove(table, again)
-    assert totals(table) == {b"a": Emitted(9, 0)}
-
-
 def test_many_removed_events(table: EventTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten; its next count cannot be compared with the former one."""
     monkeypatch.setattr(module, "MAX_REMOVED", 2)

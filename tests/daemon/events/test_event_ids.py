@@ -6,7 +6,6 @@ import errno
 from tests.daemon.events.helpers import refused, register
 from utracefs_protocol.errors import TraceError
 from utracefs_protocol.limits import MAX_EVENT_ID
-from utracefsd.events import dynamic_events
 from utracefsd.events.event import CommandString
 from utracefsd.events.event_table import EventTable
 from utracefsd.events.status_file import StatusFile
@@ -35,17 +34,6 @@ def gone(table: EventTable, command: bytes, *, uid: int = 0, recorded: bool = Tr
     table.release(event)
     table.reap()
     return event.id
-
-
-def test_a_synthetic_event_keeps_its_id_as_others_do(table: EventTable) -> None:
-    table.ids.records = Buffer(20)
-    dynamic_events.write(table, b"s:lat u64 us\n", privileged=True)
-    (event,) = table.events()
-    event.was_recorded = True
-    table.delete_event(event, privileged=True)
-    assert register(table, b"lat u64 us").id == 21
-    dynamic_events.write(table, b"s:lat u64 us\n", privileged=True)
-    assert {event.id for event in table.events()} == {20, 21}
 
 
 def test_ids_are_free_again_when_the_buffers_have_no_records_of_them(status: StatusFile) -> None:

@@ -293,25 +293,6 @@ def test_with_the_option_block_a_pipe_is_always_ready(world: World) -> None:
 # trace_pipe_raw
 
 
-def test_raw_pages(world: World, event: Event) -> None:
-    path = b"per_cpu/cpu0/trace_pipe_raw"
-    assert world.cat(path) == b""
-    world.w(b"buffer_percent", b"0")
-    emit(world, event, 1, 2, 3)
-    file = world.open(path)
-    assert file.ready()
-    data = file.read(65536)
-    assert len(data) == 4096
-    records = decode_page(data).records
-    assert [int.from_bytes(record.data[8:12], "little") for record in records] == [1, 2, 3]
-    assert records[0].data[:8] == event.id.to_bytes(2, "little") + b"\0\0" + (46).to_bytes(4, "little")
-    assert not file.ready()
-    assert file.blocking
-    assert errno_of(file.read, 4096) == errno.EAGAIN
-    assert world.trace_lines() == []
-    assert b"read events: 3\n" in world.cat(b"per_cpu/cpu0/stats")
-
-
 def test_raw_in_small_pieces(world: World, event: Event) -> None:
     emit(world, event, *range(10))
     file = world.open(b"per_cpu/cpu0/trace_pipe_raw", os.O_NONBLOCK)
