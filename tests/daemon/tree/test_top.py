@@ -206,6 +206,17 @@ def test_one_word_of_a_write_is_used(plugged: World) -> None:
     assert plugged.cat(SET_EVENT) == b"user_events:one\n"
 
 
+def test_detaching(plugged: World) -> None:
+    for name in (b"web_one", b"web_two", b"other"):
+        plugged.event(name)
+    plugged.wa(SET_EVENT, b"web_*")
+    for _ in range(2):  # the second time it is detached already
+        assert plugged.wa(SET_EVENT, b"!web_one") == 9
+    assert plugged.cat(SET_EVENT) == b"user_events:web_two\n"
+    assert plugged.wa(SET_EVENT, b"!*") == 3
+    assert plugged.cat(SET_EVENT) == b""
+
+
 @pytest.mark.parametrize("word", [b"nothing*", b"!nothing", b"!", b"nosys:one", b"user_events:two", b"\xff"])
 def test_a_word_that_means_no_event(plugged: World, word: bytes) -> None:
     plugged.event(b"one")
