@@ -18,13 +18,6 @@ def test_names_in_messages_are_readable_and_bounded() -> None:
     assert len(shown(b"x" * 1000)) == 202
 
 
-def test_examples() -> None:
-    assert text_of(b"a\xc3\xa4\xff") == "aä\udcff"
-    assert bytes_of("aä\udcff") == b"a\xc3\xa4\xff"
-    with pytest.raises(UnicodeEncodeError):
-        bytes_of("\ud800")
-
-
 def test_for_what_takes_utf8_only() -> None:
     assert (clean("a"), clean("ö"), clean("a\udcffb")) == ("a", "ö", "a\ufffdb")
     with pytest.raises(UnicodeEncodeError):

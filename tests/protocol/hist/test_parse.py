@@ -45,21 +45,6 @@ def test_all_parts_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "command"),
-    [
-        (b"pause", Command.PAUSE),
-        (b"cont", Command.CONTINUE),
-        (b"continue", Command.CONTINUE),
-        (b"clear", Command.CLEAR),
-        (b"clear:cont", Command.CONTINUE),
-        (b"clear:cont:pause", Command.PAUSE),
-    ],
-)
-def test_commands(text: bytes, command: Command) -> None:
-    assert parts(b"keys=a:" + text).command is command
-
-
-@pytest.mark.parametrize(
     ("size", "bits"), [(b"65", 7), (b"128", 7), (b"129", 8), (b"0x800", 11), (b"131072", 17), (b"+200\n", 8)]
 )
 def test_sizes(size: bytes, bits: int) -> None:

@@ -261,12 +261,6 @@ def test_params_of_wrong_shape(kind: type[EventRegistration], params: list[Any])
     assert caught.value.errno == errno.EINVAL
 
 
-def test_enabler_bits() -> None:
-    for size, bit in ((4, 31), (8, 63)):
-        reg = {"name_args": "x", "enable_fd": 0, "enable_size": size, "enable_bit": bit}
-        assert EventRegistration.from_params([reg]).enabler == Enabler(0, 0, bit, size)
-
-
 def test_unregistration_there_and_back() -> None:
     unregistration = EventUnregistration(fd=1, addr=12, bit=31)
     assert EventUnregistration.from_params(over_the_wire(unregistration.to_params())) == unregistration

@@ -4,8 +4,6 @@ import errno
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from utracefs_protocol.connection import Connection, Request, encode_request
 from utracefs_protocol.errors import TraceError
@@ -25,12 +23,6 @@ def over_the_wire(params: list[Any]) -> list[Any]:
     (message,) = Connection(max_object=None).receive(encode_request(1, "m", params))
     assert isinstance(message, Request)
     return message.params
-
-
-@given(st.binary(max_size=20))
-def test_names_there_and_back(name: bytes) -> None:
-    (value,) = over_the_wire([wire_text(name)])
-    assert text_bytes(value, "name") == name
 
 
 def test_names() -> None:
