@@ -33,12 +33,6 @@ def test_a_value(bucket: Bucket) -> None:
         bucket.get("a.b")
 
 
-def test_create_again_keeps_the_bucket(bucket: Bucket) -> None:
-    bucket.put("a", b"1")
-    bucket.create(max_bytes=5)
-    assert bucket.get("a").data == b"1"
-
-
 def test_limits_are_stored(bucket: Bucket) -> None:
     other = Bucket(bucket.jetstream, "limited")
     other.create(max_bytes=1 << 20, max_age_s=60)
@@ -57,9 +51,3 @@ def test_conflicts(bucket: Bucket) -> None:
     with pytest.raises(WrongLastSequence):
         bucket.update("k", b"4", second)
     assert bucket.add("k", b"5") > deleted
-
-
-def test_no_such_bucket(bucket: Bucket) -> None:
-    other = Bucket(bucket.jetstream, "none")
-    with pytest.raises(NotFound):
-        other.get("a")

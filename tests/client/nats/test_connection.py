@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -126,13 +124,6 @@ def test_it_connects_again(server: NatsServer) -> None:
             connection.end(number)
 
 
-def test_a_restart_that_nobody_saw(server: NatsServer) -> None:
-    with server.connection() as connection:
-        server.kill()
-        server.start()
-        assert answers(connection)
-
-
 def test_the_next_server(server: NatsServer, tmp_path: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -160,17 +151,6 @@ def test_the_next_server(server: NatsServer, tmp_path: Path) -> None:
 def test_broken_servers(talk: Callable[[socket.socket], object]) -> None:
     with fake(talk) as at, pytest.raises(ConnectionError), Connection([at], timeout_s=WAIT_S) as connection:
         connection.request("a")
-
-
-def test_silent_servers() -> None:
-    for talk in (lambda sock: sock.recv(1), greeted()):
-        with fake(talk) as at:
-            connection = Connection([at], timeout_s=0.2)
-            before = time.monotonic()
-            with pytest.raises(TimeoutError, match="in time"):
-                connection.request("a")
-            assert time.monotonic() - before < WAIT_S
-            connection.close()
 
 
 def test_a_server_that_takes_no_data() -> None:
@@ -257,19 +237,6 @@ def test_passwords(tmp_path: Path) -> None:
         connection.subscribe("no")
         with pytest.raises(PermissionError, match='Subscription to "no"'):
             connection.open()
-
-
-def test_a_token(tmp_path: Path) -> None:
-    with (
-        serving(tmp_path / "nats", "authorization { token: t }") as server,
-        server.connection(login=lambda: Login(token="t")) as connection,
-    ):
-        assert answers(connection)
-
-
-def test_tls_is_missing(server: NatsServer) -> None:
-    with pytest.raises(PermissionError, match="no TLS"):
-        server.connection(tls=ssl.create_default_context).open()
 
 
 def test_a_secret_is_in_no_text() -> None:

@@ -97,11 +97,6 @@ def test_nothing_else_than_a_wire_error(data: list[bytes]) -> None:
         parsed(*data, b"\r\n", SESSION)
 
 
-def test_incomplete() -> None:
-    for data in (b"MSG a 1 10\r\nabc", b"PIN", b"HMSG a 1 4 10\r\nNATS"):
-        assert parsed(data) == []
-
-
 def test_payload_limit() -> None:
     assert Info({}).max_payload == Info({"max_payload": "no"}).max_payload == 1 << 20
     assert Info({"max_payload": 1 << 50}).max_payload == MAX_MESSAGE
