@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgpack
@@ -21,34 +20,6 @@ def test_it_is_read_as_it_was_stored() -> None:
     assert again == one
     assert again.losses == LOSSES
     assert (again.nr_records, again.unix_offset_ns, again.clock.uncertainty_ns) == (2, 10**18, 3)
-
-
-def test_records() -> None:
-    found = list(batch([1, 2**32 - 1]))
-    assert [(r.system, r.name, r.fields) for r in found] == [
-        ("user_events", "work", {"a": 1}),
-        ("user_events", "work", {"a": 2**32 - 1}),
-    ]
-    assert [(r.time_ns, r.cpu, r.pid, r.tid, r.comm, r.lost) for r in found] == [
-        (1000, 1, 77, 7, "main", 0),
-        (1000, 1, 77, 7, "main", 0),
-    ]
-
-
-def test_columns_and_json() -> None:
-    one = batch([3, 4])
-    (columns,) = one.columns()
-    by_name = {column.name: column for column in columns.columns}
-    assert by_name["a"].type == "uint32"
-    assert list(memoryview(by_name["a"].values).cast("I")) == [3, 4]
-    assert [json.loads(line)["fields"]["a"] for line in one.to_json().splitlines()] == [3, 4]
-
-
-def test_arrow() -> None:
-    pytest.importorskip("pyarrow")
-    ((found,),) = batch([3, 4]).to_arrow().values()
-    assert found.column("a").to_pylist() == [3, 4]
-    assert found.schema.metadata[b"utracefs.host"] == b"here"
 
 
 def test_an_id_may_have_another_event_in_the_next_batch() -> None:

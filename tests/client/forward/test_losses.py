@@ -20,18 +20,6 @@ def test_a_sum() -> None:
     assert list(losses) == [Loss("a", "ring", 3), Loss("a", "spool", 3)]
 
 
-def test_unknown_and_a_number_are_unknown() -> None:
-    losses = Losses()
-    assert not losses
-    losses.add("a", "ring", None)
-    losses.add("a", "ring", 2)
-    losses.add("b", "ring", 2)
-    losses.add("b", "ring", None)
-    assert list(losses) == [Loss("a", "ring", None), Loss("b", "ring", None)]
-    losses.clear()
-    assert not losses
-
-
 def marks(
     events: dict[str, tuple[int, int]], *, origin: str = "a", epoch: int = 0, selection: Selection = ALL
 ) -> Marks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import select
 import socket
 import threading
 import time
@@ -104,15 +103,6 @@ def test_records_arrive(server: NatsServer) -> None:
     assert first.tables[EVENT][0].schema.metadata[b"utracefs.host"] == b"here"
 
 
-def test_losses_alone(server: NatsServer) -> None:
-    one = attrs.evolve(batch(()), forwarder="f1", sequence=1, losses=[Loss(EVENT, "spool", 7)])
-    with target(server.at) as nats:
-        assert nats.send([one]) == {}
-    (found,) = arrived(server)
-    assert (found.counts, found.tables) == ({}, {})
-    assert list(found.losses) == [Loss(EVENT, "spool", 7)]
-
-
 def test_the_stream_that_is_made(server: NatsServer) -> None:
     with target(server.at) as nats:
         nats.send(batches(1))
@@ -149,27 +139,6 @@ def test_a_stream_of_an_operator_stays_unchanged(server: NatsServer) -> None:
         assert jetstream.stream("RECORDS")["config"]["max_bytes"] == 1 << 20
 
 
-@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
-def test_compression(server: NatsServer, compression: str) -> None:
-    sent = batches(1000)
-    with target(server.at, {**LIMITS, "compression": compression}) as nats:
-        nats.send(sent)
-    assert values(arrived(server)) == expected(sent)
-
-
-def test_two_forwarders_on_a_host(server: NatsServer) -> None:
-    ours, theirs = batches(*[2] * 20), batches(*[3] * 20, forwarder="f2")
-    with target(server.at) as one, target(server.at) as two:
-        for first, second in zip(ours, theirs, strict=True):
-            one.send([first])
-            two.send([second])
-    found = arrived(server)
-    for forwarder, sent in (("f1", ours), ("f2", theirs)):
-        mine = [one for one in found if one.forwarder == forwarder]
-        assert [one.position.sequence for one in mine] == list(range(1, 21))
-        assert values(mine) == expected(sent)
-
-
 def test_a_host_that_changes_its_name(server: NatsServer) -> None:
     one, two, three, four = batches(2, 3, 4, 5)
     sent = [one, attrs.evolve(two, host="b.c"), three, attrs.evolve(four, host="b.c")]
@@ -194,62 +163,6 @@ def test_what_was_stored_is_not_stored_again(server: NatsServer) -> None:
         nats.send(sent[2:])
         nats.send(sent)
     assert values(arrived(server)) == expected(sent)
-
-
-@contextlib.contextmanager
-def proxy(at: Server, swallow: threading.Event) -> Iterator[Server]:
-    """Passes all on, except, while it is set, what the server sends."""
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def pass_on(one: socket.socket) -> None:
-            with one, socket.create_connection((at.host, at.port)) as two:
-                while not over.is_set():
-                    for ready in select.select([one, two], [], [], 0.05)[0]:
-                        data = ready.recv(1 << 16)
-                        if not data:
-                            return
-                        if ready is one:
-                            two.sendall(data)
-                        elif not swallow.is_set():
-                            one.sendall(data)
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    accepted, _ = listening.accept()
-                    with contextlib.suppress(OSError):
-                        pass_on(accepted)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield Server(*listening.getsockname())
-        finally:
-            over.set()
-            listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
-def test_a_lost_answer(server: NatsServer) -> None:
-    sent = batches(2, 3, 4)
-    swallow = threading.Event()
-    with proxy(server.at, swallow) as at, target(at, timeout_s=5) as nats:
-        nats.send(sent[:1])
-        swallow.set()
-        nats.connection.timeout_s = 0.2  # type: ignore[misc]
-        with pytest.raises(OSError):
-            nats.send(sent[1:2])
-        with pytest.raises(OSError):
-            nats.send(sent[1:2])
-        swallow.clear()
-        nats.connection.timeout_s = WAIT_S  # type: ignore[misc]
-        nats.connection.close()
-        nats.send(sent[1:2])
-        nats.send(sent[2:])
-    found = arrived(server)
-    assert [one.position.sequence for one in found] == [1, 2, 3]
-    assert values(found) == expected(sent)
 
 
 def test_an_answer_lost_for_longer_than_any_window(server: NatsServer) -> None:
@@ -473,29 +386,6 @@ def killed_after(messages: int) -> Iterator[None]:
         yield
 
 
-def test_a_batch_of_which_a_part_is_stored(tmp_path: Path) -> None:
-    (sent,) = batches(5000)
-    with serving(tmp_path / "nats", "max_payload: 20000") as server:
-        options = {**LIMITS, "compression": "none"}
-        with target(server.at, options) as nats, killed_after(3), pytest.raises(Killed):
-            nats.send([sent])
-        with target(server.at, options) as nats:
-            nats.send([sent])
-        found = arrived(server)
-    assert len(found) > 4 and values(found) == expected([sent])
-
-
-def test_max_msg_size_of_the_stream(server: NatsServer) -> None:
-    (sent,) = batches(5000)
-    with server.connection() as connection:
-        JetStream(connection).create_stream(
-            {"name": "RECORDS", "subjects": ["utracefs.records.>"], "max_msg_size": 20_000}
-        )
-    with target(server.at, {"compression": "none"}) as nats:
-        nats.send([sent])
-    assert values(arrived(server)) == expected([sent])
-
-
 def test_max_msg_size_that_an_operator_changes(server: NatsServer) -> None:
     first, second = batches(5, 5000)
     with target(server.at, {**LIMITS, "compression": "none"}) as nats, server.connection() as connection:
@@ -609,12 +499,6 @@ def test_mistakes(address: str, options: dict[str, str], text: str) -> None:
     with pytest.raises(ValueError, match=text) as error:
         open_target(address, Settings(options))
     assert "secret@" not in str(error.value) and "=secret" not in str(error.value)
-
-
-def test_an_invalid_key(tmp_path: Path) -> None:
-    (tmp_path / "nkey").write_text("SUxxx")
-    with pytest.raises(ValueError, match="no seed"):
-        open_target("nats://host/S", Settings(secrets={"nkey": str(tmp_path / "nkey")}))
 
 
 def test_foreign_messages(server: NatsServer) -> None:

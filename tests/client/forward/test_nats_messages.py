@@ -7,11 +7,11 @@ from collections import Counter
 import attrs
 import pytest
 
-from tests.client.forward.kit import EVENT, batch, batch_of, packed
+from tests.client.forward.kit import EVENT, batch
 from tests.judges import library
 from utracefs.forward.batch import Batch
 from utracefs.forward.losses import Loss
-from utracefs.forward.nats_messages import Arrived, Encoder, Part, Position, headers, position
+from utracefs.forward.nats_messages import Arrived, Encoder, Part, headers, position
 from utracefs.nats.jetstream import Stored
 from utracefs.recordings.origin import ClockPair
 
@@ -104,25 +104,6 @@ def test_a_broken_body(cut: int) -> None:
         found = [read(one, part) for part in parts]
         assert [loss for arrived in found for loss in arrived.losses] == LOSSES
         assert not any(arrived.counts for arrived in found)
-
-
-def test_parts_of_an_event_with_other_fields() -> None:
-    """It has two ids in a batch."""
-    commands = {5: "work u32 a", 6: "work u64 a"}
-    one = batch_of(commands, [(5 + n % 2, packed(commands[5 + n % 2], n)) for n in range(1000)])
-    parts, refused = Encoder("none").parts(one, 8000)
-    found = [read(one, part) for part in parts]
-    assert len(parts) > 1 and not refused
-    assert sum(arrived.counts.get(EVENT, 0) for arrived in found) == 1000
-    assert sorted(column(found)) == list(range(1000))
-
-
-def test_positions() -> None:
-    one = numbered(5)
-    (part,), _ = Encoder("lz4").parts(one, 1 << 20)
-    assert position(headers(one, part, 0)) == Position(7, 5, 5, one.boot_id, one.clock.clock_ns)
-    assert position(headers(one, part, 0)).is_whole
-    assert not position(headers(one, Part(0, 3, part.payload), 0)).is_whole
 
 
 @pytest.mark.parametrize(

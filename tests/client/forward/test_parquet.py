@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import errno
 import itertools
 import os
@@ -36,8 +35,6 @@ pyarrow = library("pyarrow")
 
 DAY_NS = 86400 * 10**9
 NOON = 20_000 * DAY_NS + DAY_NS // 2
-DAY = datetime.date(2024, 10, 4)
-"""The day of NOON: 20,000 days behind 1970."""
 FORWARDER = "0123456789abcdef"
 
 
@@ -153,34 +150,6 @@ def test_every_value(tmp_path: Path) -> None:
         assert table.drop_columns("time").to_pylist() == wanted
 
 
-def test_floats_and_truths(tmp_path: Path) -> None:
-    events = Events(9, b"real struct double d 8; struct float f 4; struct bool t 1; struct u8_2 a 2")
-    made = batch(1, events, *((9, (0.1, 0.5, True, [1, 2])),) * 2)
-    target(tmp_path / "out").send([made])
-    file = next(tmp_path.glob("out/event=user_events%3Areal/**/*.parquet"))
-    assert query(f"select d, f, t, a, typeof(d), typeof(f), typeof(t) from '{file}' limit 1") == [
-        (0.1, 0.5, True, "[1,2]", "DOUBLE", "FLOAT", "BOOLEAN")
-    ]
-
-
-def test_the_partitions_in_four_readers(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    target(out).send([work(1, 1, 2), work(2, 3, id_=6)])
-    wanted = [("user_events:other", DAY, "box", 1), ("user_events:work", DAY, "box", 2)]
-    group = "group by all order by event"
-    found = query(f"select event, day, host, count(a) from '{out}/event=user*/**/*.parquet' {group}")
-    assert found == wanted
-    frame = polars.scan_parquet(f"{out}/event=user*/**/*.parquet", hive_partitioning=True).collect()
-    assert sorted(frame.group_by("event", "day", "host").len().rows()) == wanted
-    table = dataset.dataset(out, partitioning="hive").to_table()
-    assert Counter(table["event"].to_pylist()) == {
-        "user_events:work": 2,
-        "user_events:other": 1,
-        COUNTS: 2,
-    }
-    assert len(pandas.read_parquet(out / "event=user_events%3Awork")) == 2
-
-
 def test_losses_and_counts(tmp_path: Path) -> None:
     out = tmp_path / "out"
     losses = [Loss("user_events:work", RING, 2**63), Loss(ANY, AWAY, None)]
@@ -285,19 +254,6 @@ def test_times_that_programs_invent(tmp_path: Path) -> None:
     assert sorted(itertools.chain(*found.values())) == list(range(len(times)))
     no_time = query(f"select a from '{tmp_path}/out/event=user*/**/*.parquet' where time is null order by 1")
     assert no_time == [(1,), (2,)]
-
-
-def test_before_1970(tmp_path: Path) -> None:
-    """The clock of a host without a battery begins there."""
-    clock = ClockPair(100 * 10**9, 10 * 10**9, 3)
-    target(tmp_path / "out").send([work(1, 1, 2, times=[50 * 10**9, 99 * 10**9], clock=clock)])
-    assert days(tmp_path / "out") == {"day=1969-12-31": [1], "day=1970-01-01": [2]}
-
-
-def test_a_clock_set_backwards(tmp_path: Path) -> None:
-    made = target(tmp_path / "out")
-    made.send([work(1, 1), work(2, 2, clock=ClockPair(2000, NOON - 3 * DAY_NS, 3), times=[2000])])
-    assert days(tmp_path / "out") == {"day=2024-10-01": [2], "day=2024-10-04": [1]}
 
 
 # Layouts
@@ -448,19 +404,6 @@ def test_another_spool_or_folder(tmp_path: Path) -> None:
     assert numbers(tmp_path / "out", "user_events:work") == [1, 2, 2, 3]
 
 
-def test_two_forwarders_and_hosts_of_one_name(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        made = open_target(f"parquet:{tmp_path / 'out'}", Settings(directory=tmp_path / name))
-        made.send([attrs.evolve(one, forwarder=name, boot_id=f"boot {name}") for one in sent(1, 2)])
-    assert numbers(tmp_path / "out", "user_events:work") == [1, 1, 2, 2]
-    group = "group by all order by 1"
-    found = query(
-        f"select boot_id, forwarder, count(*) from '{tmp_path}/out/event=*work/**/*.parquet' {group}"
-    )
-    assert found == [("boot a", "a", 2), ("boot b", "b", 2)]
-
-
 def test_a_copy_of_the_spool(tmp_path: Path) -> None:
     """A cloned machine has the spool's batches again, and numbers its own as the original does."""
     (tmp_path / "a").mkdir()
@@ -545,20 +488,6 @@ def test_the_folder_is_removed(tmp_path: Path) -> None:
     out.write_text("a file")
     with pytest.raises(OSError):
         made.send(sent(3))
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = target(tmp_path / "out")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, "read-only")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(OSError, match="read-only"):
-        made.send(sent(1))
-    monkeypatch.undo()
-    made.send(sent(1))
-    assert numbers(tmp_path / "out", "user_events:work") == [1]
 
 
 # Addresses

@@ -35,11 +35,6 @@ def test_events(tmp_path: Path) -> None:
     assert not policy.allows(EventName("user_events", "one"))
 
 
-def test_everything(tmp_path: Path) -> None:
-    assert read(tmp_path, "").allows(EventName("user_events", "x"))
-    assert not read(tmp_path, "events = []").allows(EventName("user_events", "x"))
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

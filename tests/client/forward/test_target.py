@@ -53,18 +53,6 @@ def test_secrets_that_a_target_does_not_know(tmp_path: Path, address: str, names
     open_target(address, settings, others=["tokem"]).close()
 
 
-def test_certificates(tmp_path: Path) -> None:
-    assert Settings().tls().check_hostname
-    (tmp_path / "no").write_text("no certificate")
-    for settings in (
-        Settings(ca=str(tmp_path / "none")),
-        Settings(ca=str(tmp_path / "no")),
-        Settings(cert=str(tmp_path / "no")),
-    ):
-        with pytest.raises(OSError):
-            settings.tls()
-
-
 def test_a_host_without_a_scheme() -> None:
     with pytest.raises(LookupError, match="an address begins with one: otlp://collector:4318"):
         open_target("collector:4318", Settings())
