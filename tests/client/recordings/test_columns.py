@@ -106,14 +106,6 @@ def test_what_is_absent(tmp_path: Path) -> None:
         assert recording.to_polars("ev")["big"].to_list() == [2**64 - 1, None, 2**64 - 1]
 
 
-def test_an_event_without_records_has_a_table_with_its_columns(tmp_path: Path) -> None:
-    with utracefs.open(short_file(tmp_path / "t.dat"), until_ns=0) as recording:
-        assert recording.to_arrow() == {}
-        assert recording.to_arrow("ev").num_rows == 0
-        assert recording.to_polars("ev").schema["big"] == polars.UInt64
-        assert recording.to_pandas("ev").shape == (0, 11)
-
-
 def test_which_event(recording: Recording, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such event: nosuch"):
         recording.to_arrow("nosuch")

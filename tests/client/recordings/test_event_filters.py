@@ -1,22 +1,14 @@
 """Filters of recordings beside the plain meaning of their text, and the same text in a daemon."""
 
-import operator
 import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import utracefs
 from tests.client.export.example import EVENTS, write
-from tests.client.recordings.events import Events
-from tests.client.recordings.perf_data.example import sample
-from tests.client.recordings.perf_data.example import write as write_perf_data
 from tests.client.recordings.trace_dat import example
-from utracefs.recordings.event_filters import EventFilters
 from utracefs.recordings.report import report_text
-from utracefs_protocol.events.event_format import parse_format
 from utracefs_protocol.filter import FilterError
 from utracefs_protocol.filter.parse import FIELD_NOT_FOUND, INVALID_OPERATOR, MISSING_QUOTE
 
@@ -61,23 +53,6 @@ def test_which_records_pass(tmp_path: Path, text: str, expected: list[tuple[str,
     assert numbers(path, text) == expected
 
 
-def test_with_other_selections(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.dat")
-    assert numbers(path, "key == 7", events=["done"]) == [("done", 3_000_000_999)]
-    assert numbers(path, "key == 7", until_ns=2_000_000_000) == [("begin", 1_000_000_351)]
-    with utracefs.open(path, events=["done"], filter="key == 7") as recording:
-        assert recording.selection == ["event done", "filter key == 7"]
-    with pytest.raises(FilterError, match="Field not found at column 4"):
-        utracefs.open(path, events=["ints"], filter="key == 7")
-
-
-def test_names_in_a_perf_data_are_those_of_the_time(tmp_path: Path) -> None:
-    events = Events(5, b"ev u32 n")
-    samples = [sample(10 + n, 0, 3, 11 + n % 2, events.entry(5, 11 + n % 2, n)) for n in range(4)]
-    path = write_perf_data(tmp_path / "p", events, samples, b"11 alpha\n12 beta\n")
-    assert numbers(path, 'comm == "beta"') == [("ev", 11), ("ev", 13)]
-
-
 def test_the_common_fields_of_a_kernel(tmp_path: Path) -> None:
     """common_flags and common_preempt_count, which are 0 in our own records."""
     event = EVENTS.entry(104, 11, 7, 1)
@@ -110,35 +85,6 @@ def test_errors_are_those_of_the_filter_file(tmp_path: Path, text: str, message:
 def test_a_file_without_events(tmp_path: Path) -> None:
     path = example.write(tmp_path / "t", [[]], formats={})
     assert numbers(path, "any == 1") == []
-
-
-COMPARE = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">=": operator.ge}
-
-
-@given(
-    st.sampled_from(sorted(COMPARE)),
-    st.integers(0, 2**64 - 1),
-    st.lists(st.integers(0, 2**64 - 1), max_size=20),
-)
-@settings(max_examples=50, deadline=None)
-def test_beside_the_plain_meaning(
-    tmp_path_factory: pytest.TempPathFactory, word: str, value: int, sizes: list[int]
-) -> None:
-    path = tmp_path_factory.mktemp("filters") / "t.dat"
-    records = [(n, EVENTS.entry(104, 1, 1, size)) for n, size in enumerate(sizes)]
-    example.write(path, [example.pages(records)], formats={b"user_events": EVENTS.formats()})
-    with utracefs.open(path, filter=f"size {word} {value}") as recording:
-        assert [r.fields["size"] for r in recording] == [s for s in sizes if COMPARE[word](s, value)]
-
-
-def test_one_event() -> None:
-    formats = [parse_format(text) for text in EVENTS.formats()]
-    filters = EventFilters(b"key == 7 && CPU == CPUS{3}", formats, nr_cpus=4)
-    by_name = {event.name: filters.of(event) for event in formats}
-    assert by_name[b"ints"] is None
-    assert by_name[b"begin"] is not None
-    with pytest.raises(FilterError, match="cpulist"):
-        EventFilters(b"CPU == CPUS{3}", formats, nr_cpus=3)
 
 
 def test_names_of_threads_are_cut_as_the_kernel_does(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """EventHeader: every encoding with every format, once, in arrays and in structs, in both byte orders;
 selection; malformed records."""
 
-import csv
 import io
 import json
 import struct
@@ -32,18 +31,14 @@ from utracefs.export import (
     Slice,
     Tracks,
     write_chrome,
-    write_csv,
-    write_json_lines,
     write_perf_data,
     write_trace_dat,
 )
-from utracefs.export.tables.sql import open_tables
 from utracefs.recordings import event_header
 from utracefs.recordings._records import Records
 from utracefs.recordings.event_header import MAX_EVENTS, HeaderEvents
 from utracefs.recordings.report import report_text
 from utracefs.tree.event_names import EventName
-from utracefs_protocol.errors import TraceError
 from utracefs_protocol.events.declaration import parse
 from utracefs_protocol.events.event_format import EventFormat
 from utracefs_protocol.text import text_of
@@ -471,12 +466,6 @@ def test_a_recording_has_the_events(recorded: Path) -> None:
         assert [record.fields.get("s") for record in recording] == [None, None, {"x": 7}, None, None]
 
 
-def test_the_kernel_s_view(recorded: Path) -> None:
-    with utracefs.open(recorded, raw_eventheader=True) as recording:
-        assert [record.name for record in recording] == ["plain"] + ["Shop_L4K1f"] * 4
-        assert all("rest" not in record.fields for record in recording)
-
-
 @pytest.mark.parametrize(
     ("events", "filter", "expected"),
     [
@@ -496,11 +485,6 @@ def test_selection(recorded: Path, events: tuple[str, ...], filter: str | None, 
         assert [record.name for record in recording] == expected
 
 
-def test_an_event_that_is_not_there(recorded: Path) -> None:
-    with pytest.raises(TraceError, match="Shop:Delete"):
-        utracefs.open(recorded, events=["Shop:Delete"])
-
-
 def test_a_report_has_the_provider(recorded: Path) -> None:
     with utracefs.open(recorded) as recording:
         lines = b"".join(report_text(recording)).decode().splitlines()
@@ -510,14 +494,6 @@ def test_a_report_has_the_provider(recorded: Path) -> None:
         "Shop:Get:             status=200 path=/a level=4 keyword=0x1f opcode=1",
         "Shop_L4K1f:           eventheader_flags=7 version=0 id=0 tag=0 opcode=0 level=0 rest=00000000",
     ]
-
-
-def test_columns_are_flat(recorded: Path) -> None:
-    with utracefs.open(recorded) as recording:
-        batches = {
-            batch.event.name: [column.name for column in batch.columns[7:]] for batch in recording.batches()
-        }
-    assert batches["Put"] == ["status", "s.x", "level", "keyword"]
 
 
 def test_the_common_schema_of_opentelemetry(tmp_path: Path) -> None:
@@ -572,62 +548,6 @@ def test_the_common_schema_of_opentelemetry(tmp_path: Path) -> None:
 
 # Several layouts of one event, and exports.
 
-LOGS = [
-    payload(b"Log", [field(b"s", 1, 2), field(b"a", 2), field(b"b", 2 | VARIABLE)], b"\5\2\0\1\2"),
-    payload(b"Log", [field(b"s", 1, 1), field(b"a", 10), field(b"z", 2)], b"\2\0hi\7", activity=ACTIVITY),
-    payload(b"Log", [field(b"z", 2)], b"\x09"),
-]
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> Path:
-    return write(tmp_path / "trace.dat", LOGS)
-
-
-def test_layouts_of_an_event_share_a_table(logs: Path) -> None:
-    pytest.importorskip("pyarrow")
-    with utracefs.open(logs) as recording:
-        assert list(recording.to_arrow()) == ["user_events:plain", "Shop:Log"]
-        table = recording.to_arrow("Log").select(["time_ns", "s.a", "s.b", "z", "activity_id"])
-        with pytest.raises(TraceError, match="3 layouts"):
-            recording.arrow_reader("Log")
-    assert list(zip(*table.to_pydict().values(), strict=True)) == [
-        (1_000_000, "5", "[1,2]", None, None),
-        (2_000_000, "hi", None, 7, UUID),
-        (3_000_000, None, None, 9, None),
-    ]
-
-
-def test_sql(logs: Path) -> None:
-    pytest.importorskip("duckdb")
-    with open_tables(logs) as tables, tables.connect() as connection:
-        query = 'SELECT "s.a", z, level FROM Shop.Log ORDER BY time_ns'
-        assert connection.execute(query).fetchall() == [("5", None, 4), ("hi", 7, 4), (None, 9, 4)]
-        query = "SELECT fields->>'s' FROM records WHERE system = 'Shop' ORDER BY time_ns"
-        assert connection.execute(query).fetchall() == [('{"a":5,"b":[1,2]}',), ('{"a":"hi"}',), (None,)]
-    with open_tables(logs, raw_eventheader=True) as tables:
-        assert [str(table.event) for table in tables.events] == [
-            "user_events:Shop_L4K1f",
-            "user_events:plain",
-        ]
-
-
-def test_json_lines_have_structs_and_csv_has_dots(logs: Path) -> None:
-    out = io.BytesIO()
-    with utracefs.open(logs) as recording:
-        write_json_lines(recording, out)
-        lines = [json.loads(line)["fields"] for line in out.getvalue().splitlines()]
-        assert lines == [record.fields for record in recording]
-        out = io.BytesIO()
-        write_csv(recording, out)
-    rows = list(csv.DictReader(io.StringIO(out.getvalue().decode(), newline="")))
-    assert [(row["s.a"], row["s.b"], row["z"]) for row in rows] == [
-        ("", "", ""),
-        ("5", "[1,2]", ""),
-        ("hi", "", "7"),
-        ("", "", "9"),
-    ]
-
 
 @pytest.mark.parametrize(("convert", "name"), [(write_trace_dat, "out.dat"), (write_perf_data, "perf.data")])
 @pytest.mark.parametrize(("event", "numbers"), [((), (0, 1, 2)), (("Put",), (1,)), (("Shop:*",), (0, 1, 2))])
@@ -648,15 +568,6 @@ def test_files_have_the_original_records(
     with utracefs.open(tmp_path / name, events=["Shop:*"]) as recording:
         names = [record.name for record in recording]
     assert names == [("Get", "Put", "Get")[number] for number in numbers]
-
-
-def test_a_whole_file_is_copied_byte_for_byte(recorded: Path, tmp_path: Path) -> None:
-    pages = []
-    for raw in (False, True):
-        with utracefs.open(recorded, raw_eventheader=raw) as recording:
-            write_trace_dat(recording, tmp_path / f"{raw}.dat")
-        pages.append((tmp_path / f"{raw}.dat").read_bytes())
-    assert pages[0] == pages[1]
 
 
 def slices(path: Path, tracks: Tracks | None = None) -> list[tuple[str, str, int]]:

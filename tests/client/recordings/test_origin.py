@@ -150,14 +150,6 @@ def test_perf_reads_it(trace_dat: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_the_folder_of_a_parquet(trace_dat: Path, tmp_path: Path) -> None:
-    library("pyarrow")
-    with utracefs.open(trace_dat) as recording:
-        write_parquet(recording, tmp_path / "out")
-    folders = {file.parent.relative_to(tmp_path / "out").parts[1:] for file in tmp_path.rglob("*.parquet")}
-    assert folders == {(f"day={day}", "host=box") for day in ("1970-01-01", "1970-01-02")}
-
-
 def test_perfetto(trace_dat: Path, tmp_path: Path) -> None:
     with utracefs.open(trace_dat) as recording, open(tmp_path / "t.pftrace", "wb") as out:
         write_perfetto(recording, out)

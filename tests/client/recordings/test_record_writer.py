@@ -2,23 +2,9 @@
 
 import json
 
-import pytest
-
 from tests.client.export.one_page import TEXT, records_of
 from utracefs.export._json_text import JsonText
 from utracefs_protocol.events.declaration import Field, FieldKind
-
-
-def test_whole_records_in_pieces() -> None:
-    text = JsonText(records_of([b"%04d" % n for n in range(1000)], [TEXT]))
-    pieces = []
-    while piece := text.read(500):
-        assert piece.endswith(b"\n") and len(piece) < 800
-        pieces.append(piece)
-    assert [json.loads(line)["fields"]["t"] for line in b"".join(pieces).splitlines()] == [
-        f"{n:04}" for n in range(1000)
-    ]
-    assert text.read(500) == b""
 
 
 def test_a_long_record_makes_room_for_itself() -> None:
@@ -41,13 +27,3 @@ def test_a_record_that_is_too_short_has_no_fields() -> None:
     fields = [Field(b"u64", b"n", 8, 8, False, FieldKind.INTEGER)]
     (line,) = JsonText(records_of([b"1234"], fields)).read(1).splitlines()
     assert json.loads(line)["fields"] == {}
-
-
-def test_what_is_broken_comes_after_all_before_it() -> None:
-    text = JsonText(records_of([b"good"], [TEXT], broken=True))
-    assert text.read(1 << 20).count(b"\n") == 1
-    for _ in range(2):
-        with pytest.raises(ValueError, match="page at 0"):
-            text.read(1 << 20)
-    with pytest.raises(ValueError, match="page at 0"):
-        JsonText(records_of([], [TEXT], broken=True)).read(1)

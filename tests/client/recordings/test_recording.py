@@ -15,8 +15,7 @@ import utracefs
 from tests.client.recordings.events import Events
 from tests.client.recordings.perf_data.example import lost, sample
 from tests.client.recordings.perf_data.example import write as write_perf_data
-from tests.client.recordings.trace_dat.example import CPU0, CPU1, EVENTS, many_records, pages, write
-from tests.judges import library
+from tests.client.recordings.trace_dat.example import CPU0, CPU1, many_records, pages, write
 from utracefs import Record, Recording
 from utracefs.recordings.report import report_text
 from utracefs_protocol.errors import TraceError
@@ -58,27 +57,6 @@ def test_a_trace_dat(file: Path) -> None:
         assert [event.name for event in recording.events_with_records()] == ["test", "rpc", "blob"]
 
 
-def test_a_perf_data(tmp_path: Path) -> None:
-    path = write_perf_data(
-        tmp_path / "p",
-        EVENTS,
-        [
-            sample(time, cpu, 3, 11, data)
-            for cpu, records in enumerate((CPU0, CPU1))
-            for time, data in records
-        ],
-        b"11 alpha\n12 beta task\n",
-    )
-    with utracefs.open(str(path)) as recording:
-        assert [row[0:2] + row[4:] for row in rows(recording)] == [row[0:2] + row[4:] for row in ALPHA]
-        assert {record.pid for record in recording} == {3}
-        assert recording.format == "perf.data"
-        reading = recording.reading()
-        assert reading.done == 0
-        list(reading)
-        assert reading.done == 1
-
-
 def test_one_file_is_its_only_part(file: Path) -> None:
     with utracefs.open(file) as recording:
         (part,) = recording.parts
@@ -92,49 +70,12 @@ def test_one_file_is_its_only_part(file: Path) -> None:
         assert repr(recording) == f"<Recording {file}: trace.dat, clock mono, 3 events>"
 
 
-def test_an_unknown_event_is_named(file: Path) -> None:
-    library("pyarrow")
-    with utracefs.open(file) as recording:
-        for ask in (recording.find_event, recording.to_arrow, recording.arrow_reader):
-            with pytest.raises(TraceError, match=r"trace\.dat: .*nothing"):
-                ask("nothing")
-
-
-def test_an_event_that_is_described_twice(tmp_path: Path) -> None:
-    """Deleted while it was recorded, and declared in another way."""
-    one, other = Events(300, b"ev u32 n"), Events(301, b"ev u64 n")
-    records = [(1, one.entry(300, 7, 1)), (2, other.entry(301, 7, 2))]
-    formats = {b"user_events": one.formats() + other.formats()}
-    path = write(tmp_path / "trace.dat", [pages(records)], formats=formats)
-    with utracefs.open(path, events=["ev"]) as recording:
-        assert list(map(str, recording.events)) == ["user_events:ev"]
-        assert [record.fields["n"] for record in recording] == [1, 2]
-        with pytest.raises(TraceError, match="are called ev: user_events:ev, user_events:ev"):
-            recording.find_events("ev")
-
-
 def test_the_name_open_stays_the_builtin() -> None:
     program = (
         "from utracefs import *; import utracefs, builtins;"
         "assert open is builtins.open; assert utracefs.open is not open"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-
-
-@pytest.mark.parametrize(
-    ("selection", "chosen"),
-    [
-        ({"events": "user_events:t*"}, [0, 3]),
-        ({"events": ["rpc", "*:blob"]}, [1, 2]),
-        ({"pids": [12]}, [1]),
-        ({"cpus": [1, 99]}, [2]),
-        ({"since_ns": 100000000351, "until_ns": 101000000000}, [1, 2]),
-        ({"since_ns": 100000000351, "events": ["test"], "cpus": {0}}, [3]),
-    ],
-)
-def test_selection(file: Path, selection: dict[str, object], chosen: list[int]) -> None:
-    with utracefs.open(file, **selection) as recording:  # type: ignore[arg-type]
-        assert rows(recording) == [ALPHA[n] for n in chosen]
 
 
 @given(st.integers(0, 40), st.integers(0, 40))

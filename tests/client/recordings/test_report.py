@@ -114,12 +114,3 @@ def test_the_same_as_trace_cmd_with_a_date(tmp_path: Path, monkeypatch: pytest.M
 def test_an_unknown_event_is_named_by_its_id(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.dat", [struct.pack("<HBBi", 999, 0, 0, 11)])
     assert lines(path)[2].endswith("[UNKNOWN EVENT]:      id 999")
-
-
-def test_only_some_cpus_and_events(tmp_path: Path) -> None:
-    path = write(tmp_path / "trace.dat", ENTRIES)
-    assert lines(path, cpus={0}) == ["cpus=2"]
-    assert len(lines(path, cpus={1, 7})) == len(lines(path))
-    shown = lines(path, events=("user_events:t*", "empty"))
-    assert [line.split(": ")[1] for line in shown[2:] if "[001]" in line] == ["text", "text", "empty"]
-    assert lines(path, events=("odd",)) == ["cpus=2", "CPU:1 [42 EVENTS DROPPED]"]

@@ -15,7 +15,6 @@ from tests.client.recordings.perf_data.test_writer import written
 from tests.client.recordings.trace_dat.example import EVENTS
 from tests.judges import run_judge
 from utracefs.recordings.perf_data.reader import PerfDataReader
-from utracefs.recordings.perf_data.writer import Contents, PerfDataWriter
 from utracefs_protocol.errors import TraceError
 
 RECORDS = [
@@ -30,19 +29,6 @@ RECORDS = [
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return write(tmp_path / "perf.data", EVENTS, RECORDS, b"11 alpha\n13 gamma\n")
-
-
-def test_a_file_without_samples(tmp_path: Path) -> None:
-    with utracefs.open(write(tmp_path / "perf.data", EVENTS, [])) as recording:
-        assert list(recording) == [] and len(recording.events) == 3
-
-
-def test_what_a_file_says(file: Path) -> None:
-    with PerfDataReader(file) as reader:
-        assert reader.clock == "mono"
-        assert reader.cmdlines == {11: "alpha", 13: "gamma"}
-        assert [event.name for event in reader.formats.values()] == [b"test", b"rpc", b"blob"]
-        assert set(reader.systems.values()) == {"user_events"}
 
 
 def test_perf_reads_the_file_of_these_tests_alike(file: Path) -> None:
@@ -128,12 +114,3 @@ def test_other_files(tmp_path: Path) -> None:
         assert reason in refused(path)
     with pytest.raises(FileNotFoundError):
         PerfDataReader(tmp_path / "none")
-
-
-def test_an_empty_one(tmp_path: Path) -> None:
-    with PerfDataWriter(tmp_path / "x") as writer:
-        writer.finish(Contents(events=(), header_page=b"", header_event=b""))
-    with PerfDataReader(tmp_path / "x") as reader:
-        assert (list(reader.samples()), reader.formats) == ([], {})
-    with utracefs.open(tmp_path / "x") as recording:
-        assert (list(recording), recording.events) == ([], [])

@@ -115,14 +115,6 @@ def test_perf_reads_every_field(tmp_path: Path) -> None:
     assert names.stdout.split()[:2] == ["user_events:http", "user_events:work"]
 
 
-def test_a_file_that_is_there_becomes_old(tmp_path: Path) -> None:
-    path = tmp_path / "perf.data"
-    path.write_bytes(b"before")
-    written(path)
-    assert (tmp_path / "perf.data.old").read_bytes() == b"before"
-    assert sorted(os.listdir(tmp_path)) == ["perf.data", "perf.data.old"]
-
-
 def test_files_beside_it_are_left_alone(tmp_path: Path) -> None:
     """A file of another recorder, and the target of a link."""
     path = tmp_path / ("p" * 251)
@@ -143,13 +135,6 @@ def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
     with PerfDataWriter(tmp_path / "perf.data") as writer:
         writer.add(work(1, 1))
     assert os.listdir(tmp_path) == []
-
-
-def test_an_empty_recording(tmp_path: Path) -> None:
-    path = tmp_path / "perf.data"
-    with PerfDataWriter(path) as writer:
-        writer.finish(Contents(events=EVENTS, header_page=HEADER_PAGE, header_event=b""))
-    assert run_judge("perf", "script", "-f", "-i", path) == b""
 
 
 def test_targets_that_cannot_be(tmp_path: Path) -> None:

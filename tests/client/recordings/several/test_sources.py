@@ -1,6 +1,5 @@
 """The compiled merge of several sources, against sorted()."""
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,13 +67,6 @@ def test_a_broken_source_is_raised_after_the_others() -> None:
     assert merged.broken == 1
     with pytest.raises(StopIteration):
         next(reading)
-
-
-def test_times_before_the_first_pair_have_its_offset() -> None:
-    line = Timeline(begin_ns=10**9, span_ns=10**9, offset_ns=7, step_ns=100)
-    merged = MergedSources([(source([1, 10**9, 2 * 10**9, 5 * 10**9]), line, 0)])
-    assert [r.time_ns for r in records(merged, 1)] == [8, 10**9 + 7, 2 * 10**9 + 107, 5 * 10**9 + 107]
-    assert attrs.evolve(line, step_ns=0).place(1) == 8
 
 
 def test_it_takes_sources_only() -> None:

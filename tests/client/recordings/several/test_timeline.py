@@ -20,11 +20,6 @@ def test_of_one_boot_and_clock_they_stay_without_the_time_of_day() -> None:
     assert timelines([clocked("a"), clocked("a")]) == [Timeline(), Timeline()]
 
 
-@pytest.mark.parametrize("other", ["local", "perf", "global"])
-def test_names_of_one_clock(other: str) -> None:
-    assert timelines([clocked("a"), clocked("a", clock=other)]) == [Timeline(), Timeline()]
-
-
 def test_of_two_boots_they_are_times_of_day() -> None:
     a, b = timelines(
         [
@@ -44,17 +39,6 @@ def test_of_one_boot_they_share_the_first_offset_beside_another_host() -> None:
     ]
     first, second, _ = timelines([*of_a, clocked("b", ClockPair(0, DAY, error_ns=0))])
     assert attrs.evolve(first) == second
-
-
-def test_times_of_day_of_a_recording_are_those_of_its_clock_again() -> None:
-    """`record --wall-clock` adds its offset."""
-    plain, wall = timelines(
-        [
-            clocked("a", ClockPair(SECOND, DAY)),
-            clocked("a", ClockPair(SECOND, DAY), added_ns=DAY - SECOND + 9),
-        ]
-    )
-    assert plain.place(5 * SECOND) == wall.place(5 * SECOND + DAY - SECOND + 9)
 
 
 def test_a_drift_is_interpolated() -> None:

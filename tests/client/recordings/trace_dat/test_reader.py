@@ -19,7 +19,6 @@ from tests.client.recordings.trace_dat.example import (
     many_records,
     pages,
     read_records,
-    records_of,
     report,
     write,
 )
@@ -81,20 +80,6 @@ def test_everything_that_a_file_tells(tmp_path: Path) -> None:
         assert clock_in_use(reader.trace_clock) == reader.buffers[0].clock == "mono"
         assert [extent.size for extent in reader.buffers[0].extents] == [4096, 0]
     assert report(path)[1].split()[2] == "1100.000000001:"
-
-
-@pytest.mark.parametrize("cpus", [1, 3])
-def test_records_come_back_merged_by_time(tmp_path: Path, cpus: int) -> None:
-    per_cpu = [many_records(cpu, 150) for cpu in range(cpus)]
-    path = write(tmp_path / "trace.dat", [pages(records) for records in per_cpu])
-    expected = sorted(
-        ((ts, cpu, n, data) for cpu, records in enumerate(per_cpu) for n, (ts, data) in enumerate(records)),
-        key=lambda item: item[:2],
-    )
-    got = records_of(path)
-    assert [(ts, cpu) for ts, cpu, _, _ in got] == [(ts, cpu) for ts, cpu, _, _ in expected]
-    assert all(g[2].startswith(e[3]) for g, e in zip(got, expected, strict=True))
-    assert trace_cmd("report", "-t", "-i", str(path)).splitlines() == report(path)
 
 
 # Files that are broken, or not ours.

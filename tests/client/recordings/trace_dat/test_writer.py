@@ -124,16 +124,6 @@ def test_time_that_goes_back_is_not_joined(tmp_path: Path) -> None:
 # The file as such.
 
 
-def test_nothing_is_left_without_finish(tmp_path: Path) -> None:
-    path = tmp_path / "trace.dat"
-    path.write_bytes(b"old")
-    with TraceDatWriter(path, nr_cpus=2) as writer:
-        writer.add_page(0, pages(CPU0)[0])
-        assert sorted(os.listdir(tmp_path)) == ["trace.dat", "trace.dat.part"]
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["trace.dat"]
-
-
 def test_files_beside_it_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / ("t" * 251)
     (tmp_path / "victim").write_bytes(b"precious")
