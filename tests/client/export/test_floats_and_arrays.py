@@ -203,23 +203,6 @@ def test_arrow_parquet_and_data_frames(file: Path, tmp_path: Path) -> None:
     assert [str(kind) for kind in frame.dtypes][-4:] == ["float64", "float32", "bool", "uint32"]
 
 
-def test_sql(file: Path) -> None:
-    library("duckdb")
-    from utracefs.export.tables.sql import open_tables
-
-    for query, found in (
-        ("select d, f, ok, n from real where ok or d < 2 or d > 2 order by n", ROWS),
-        (
-            "select cast(u32::json as bigint[])[2], s8 from rows where float = '[0.1,-0.0]'",
-            [(2**32 - 1, "[-128,127]")],
-        ),
-    ):
-        with open_tables(file) as tables:
-            connection = tables.connect(query)
-            assert same(connection.execute(query).fetchall(), found)
-            connection.close()
-
-
 READ_CTF = """
 import bt2, sys
 def plain(x):

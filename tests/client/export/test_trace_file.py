@@ -29,15 +29,6 @@ def test_all_records(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.dat", "trace.dat"]
 
 
-def test_a_part(tmp_path: Path) -> None:
-    source = write_pages(tmp_path / "trace.dat", [pages(many_records(cpu, 3000)) for cpu in range(3)])
-    out = tmp_path / "out.dat"
-    exported(source, out, cpus=[0, 2], events=["test"])
-    with utracefs.open(out) as there, utracefs.open(source, cpus=[0, 2], events=["test"]) as part:
-        assert [(r.time_ns, r.cpu, r.fields) for r in there] == [(r.time_ns, r.cpu, r.fields) for r in part]
-    assert trace_cmd("report", "-t", "-i", str(out)).splitlines() == report(out)
-
-
 @pytest.mark.parametrize("cpus", [None, [0, 2]])
 def test_whole_pages_are_copied(tmp_path: Path, cpus: list[int] | None) -> None:
     made = [pages(many_records(cpu, 3000)) for cpu in range(3)]
@@ -56,14 +47,6 @@ def test_whole_pages_are_copied(tmp_path: Path, cpus: list[int] | None) -> None:
             else:
                 assert extent.size == 0
     assert trace_cmd("report", "-t", "-i", str(out)).splitlines() == report(out)
-
-
-def test_times_that_a_file_moves_are_written_as_they_are_shown(tmp_path: Path) -> None:
-    source, out = tmp_path / "trace.dat", tmp_path / "out.dat"
-    write_pages(source, [pages(CPU0)], offset_ns=5_000)
-    exported(source, out)
-    with utracefs.open(out) as there, utracefs.open(source) as here:
-        assert [r.time_ns for r in there] == [r.time_ns for r in here]
 
 
 def test_a_perf_data(tmp_path: Path) -> None:

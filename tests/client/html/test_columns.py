@@ -11,8 +11,7 @@ import utracefs
 from tests.client.export.example import write
 from tests.client.recordings.events import Events
 from tests.client.recordings.perf_data import example as perf
-from tests.client.recordings.test_recording import break_first_page
-from tests.client.recordings.trace_dat.example import CPU0, pages
+from tests.client.recordings.trace_dat.example import pages
 from tests.client.recordings.trace_dat.example import write as write_pages
 from utracefs.html._columns import Columns, Counts, EventColumns, Integers, Texts
 from utracefs.recordings.recording import Record, Recording
@@ -202,13 +201,3 @@ def test_bins_get_wider_and_no_count_is_lost(tmp_path: Path, max_counts: int) ->
     expected = Counter((n >> rest.shift, 0, n % 3) for n in range(100))
     assert found == [(*key, expected[key]) for key in sorted(expected)]
     assert len(found) <= max(max_counts, 8 * 3)
-
-
-def test_what_is_broken_ends_it_after_all_before(tmp_path: Path) -> None:
-    path = break_first_page(write_pages(tmp_path / "trace.dat", [pages(CPU0)]))
-    with utracefs.open(path) as recording:
-        records = recording.reading().records
-        columns = Columns(records, max_records=9, max_text_bytes=9, max_counts=9)
-        with pytest.raises(ValueError, match="cpu 0"):
-            columns.read(1000)
-        assert columns.count == 1

@@ -81,12 +81,6 @@ def test_batches_are_bounded_by_rows_times_columns(tmp_path: Path, monkeypatch: 
         assert connection.execute("SELECT sum(a), sum(b) FROM Log").fetchall() == [(7, 70)]
 
 
-def test_columns_that_differ_in_case_are_one(tmp_path: Path) -> None:
-    path = recorded(tmp_path, [(b"a", U8), (b"A", S8)])
-    with open_tables(path) as tables, tables.connect() as connection:
-        assert connection.execute("SELECT a FROM Log ORDER BY time_ns").fetchall() == [(7,), (-2,)]
-
-
 def test_fields_beyond_the_limit_are_left_out_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from utracefs_protocol.errors import TraceError
 duckdb = library("duckdb")
 pandas = library("pandas")
 polars = library("polars")
-ds = library("pyarrow.dataset")
 pq = library("pyarrow.parquet")
 
 NAMES = [name(number) for number in EVENTS.declared]
@@ -79,19 +77,6 @@ def test_every_field_of_every_record(written: tuple[Path, Path], event: str) -> 
     assert pandas.read_parquet(file, partitioning=None).to_dict("records") == wanted
     found = query(f"from read_parquet('{file}', hive_partitioning=false)")
     assert [dict(zip(table.column_names, row, strict=True)) for row in found] == wanted
-
-
-def test_readers_find_the_partitions(written: tuple[Path, Path]) -> None:
-    path, out = written
-    day = time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime))
-    found = query(f"select event, day, host, key from read_parquet('{out}/event=*begin/**/*.parquet')")
-    assert found == [
-        ("user_events:begin", datetime.date.fromisoformat(day), "unknown", key) for key in (7, 8)
-    ]
-    dataset = ds.dataset(out / "event=user_events%3Adone", partitioning="hive")
-    assert dataset.to_table().select(["day", "host", "usec"]).to_pylist() == [
-        {"day": day, "host": "unknown", "usec": 1500}
-    ]
 
 
 def test_one_event_in_one_file(tmp_path: Path) -> None:
@@ -143,19 +128,6 @@ def test_days_of_a_perf_data(tmp_path: Path) -> None:
         assert (recording.host, recording.unix_offset_ns) == ("box", DAY_NS - 2 * SECOND)
         write_parquet(recording, tmp_path / "out")
     assert days_of(tmp_path / "out") == {"day=2026-02-28": [0, 1], "day=2026-03-01": [2, 3]}
-
-
-def test_days_of_clocks_that_count_from_1970_or_no_time(tmp_path: Path) -> None:
-    formats = {b"user_events": NUMBERS.formats()}
-    records = [(DAY_NS + n * SECOND, NUMBERS.entry(5, 1, n)) for n in range(2)]
-    for clock, days in (
-        (b"[mono]", {"day=2026-02-28": [0], "day=2026-03-01": [1]}),
-        (b"[counter]", {"day=1970-01-01": [0, 1]}),
-    ):
-        path = example.write(tmp_path / "t", [example.pages(records)], formats=formats, trace_clock=clock)
-        with utracefs.open(path) as recording:
-            write_parquet(recording, tmp_path / clock.decode())
-        assert days_of(tmp_path / clock.decode()) == days
 
 
 def test_times_that_do_not_fit(tmp_path: Path) -> None:

@@ -8,11 +8,8 @@ import pytest
 
 import utracefs
 from tests.client.export.example import EVENTS, name, write
-from tests.client.recordings.columns import expected, short_file
+from tests.client.recordings.columns import expected
 from tests.client.recordings.events import Events
-from tests.client.recordings.perf_data.example import sample
-from tests.client.recordings.perf_data.example import write as write_perf_data
-from tests.client.recordings.test_recording import break_first_page
 from tests.client.recordings.trace_dat import example
 from tests.judges import library
 from utracefs.export import write_parquet, write_parquet_file
@@ -90,16 +87,6 @@ def test_records_of_all_events(source: Path, file: Path) -> None:
         ]
 
 
-def test_a_perf_data(tmp_path: Path) -> None:
-    events = Events(5, b"ev u32 n")
-    samples = [sample(10 + n, 0, 3, 11, events.entry(5, 11, n)) for n in range(3)]
-    path = write_perf_data(tmp_path / "p", events, samples, b"11 alpha\n")
-    with open_tables(path) as tables:
-        assert ask(tables, "SELECT pid, tid, comm, sum(n) AS s FROM ev GROUP BY ALL") == [
-            {"pid": 3, "tid": 11, "comm": "alpha", "s": 3}
-        ]
-
-
 def test_a_table_is_read_as_often_as_a_query_names_it(file: Path) -> None:
     with open_tables(file) as tables:
         rows = ask(tables, "SELECT b.size, d.usec FROM begin b JOIN done d USING (key), begin c")
@@ -114,14 +101,6 @@ def test_only_the_tables_that_a_query_names_are_read(file: Path) -> None:
         assert ask(tables, "SELECT count(*) AS n FROM done") == [{"n": 1}]
         with pytest.raises((duckdb.Error, RuntimeError)):
             ask(tables, "SELECT count(*) FROM begin")
-
-
-def test_what_is_absent(tmp_path: Path) -> None:
-    with open_tables(short_file(tmp_path / "t.dat")) as tables:
-        assert ask(tables, "SELECT count(*) AS n, count(big) AS big, count(time_ns) AS t FROM ev") == [
-            {"n": 3, "big": 2, "t": 1}
-        ]
-        assert ask(tables, "SELECT count(fields) AS n FROM records") == [{"n": 2}]
 
 
 FORMAT = b"name: %s\nID: %d\nformat:\n\tfield:u32 n;\toffset:8;\tsize:4;\tsigned:0;\n"
@@ -211,22 +190,6 @@ def test_of_many_events_those_that_a_query_names(tmp_path: Path) -> None:
         connection.close()
 
 
-def test_parquet_of_several_recordings(tmp_path: Path) -> None:
-    """Files of one event that have other fields: a column is absent where a file does not have it."""
-    for number, fields in enumerate((b"u32 n", b"u32 n; u8 more")):
-        events = Events(5, b"ev " + fields)
-        entry = events.entry(5, 1, *[number + 1] * (number + 1))
-        path = example.write(tmp_path / "t", [example.pages([(1, entry)])], formats={b"s": events.formats()})
-        (tmp_path / "all").mkdir(exist_ok=True)
-        with utracefs.open(path) as recording:
-            write_parquet(recording, tmp_path / "all" / str(number), host=f"h{number}")
-    with open_tables(tmp_path / "all") as tables:
-        assert ask(tables, "SELECT n, more, host FROM ev ORDER BY n") == [
-            {"n": 1, "more": None, "host": "h0"},
-            {"n": 2, "more": 2, "host": "h1"},
-        ]
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -254,17 +217,6 @@ def test_a_query_reaches_nothing_else(file: Path, query: str, monkeypatch: pytes
         with pytest.raises(duckdb.Error):
             ask(tables, query.format(file.parent))
     assert [path.name for path in file.parent.iterdir()] == ["t.dat"]
-
-
-def test_a_broken_recording(tmp_path: Path) -> None:
-    path = example.write(tmp_path / "t", [example.pages(example.CPU0)])
-    break_first_page(path)
-    with open_tables(path) as tables:
-        with pytest.raises(duckdb.Error):
-            ask(tables, "SELECT count(*) FROM records")
-        assert "broken: cpu 0" in str(tables.failures[0])
-    with open_tables(path, recover=True) as tables:
-        assert ask(tables, "SELECT count(*) AS n FROM records") != []
 
 
 def test_what_is_no_input(tmp_path: Path, file: Path) -> None:
@@ -307,11 +259,6 @@ def test_parquet_of_others(
     pq.write_table(made.replace_schema_metadata({f"utracefs.{k}": v for k, v in told.items()}), file)
     with pytest.raises(TraceError, match=says), open_tables(tmp_path / "in"):
         pass
-
-
-def test_a_recording_without_events(tmp_path: Path) -> None:
-    with open_tables(example.write(tmp_path / "t", [[]], formats={})) as tables:
-        assert ask(tables, "SELECT count(*) AS n FROM records") == [{"n": 0}]
 
 
 def test_several_inputs(source: Path, file: Path, tmp_path: Path) -> None:
