@@ -240,16 +240,6 @@ def test_refusals_are_reported(utracefsd: DaemonProcess, operator: Operator, on_
         operator.wait(lambda one: one.wishes["bad"] == "obeyed")
 
 
-def test_a_filter_that_does_not_fit_an_event(operator: Operator, on_host: Any, emit: Emit) -> None:
-    emit(wait=False)
-    with on_host() as host:
-        operator.wish("w", "work*", filter="nothing == 1")
-        operator.wait(lambda one: "Field not found" in one.wishes.get("w", ""))
-        emit(1, name="work_later")
-        operator.wait(lambda one: "work_later" in one.wishes.get("w", ""))
-    assert host.store.arrived.total() == 0
-
-
 def test_names_that_the_policy_does_not_allow_stay_on_the_host(
     operator: Operator, on_host: Any, emit: Emit
 ) -> None:
@@ -381,11 +371,3 @@ def test_the_daemon_is_killed(utracefsd: DaemonProcess, operator: Operator, on_h
         wait_for(arrives, WAIT_S)
         assert host.told[0].startswith(f"fleet: daemon: {host.directory}/tracefs: ")
     assert any(loss.count is None for one in host.store.batches.values() for loss in one.losses)
-
-
-def test_two_operators(operator: Operator, server: NatsServer) -> None:
-    operator.wish("w", "work")
-    one = operator.fleet.wishes.get("w")
-    operator.fleet.wishes.update("w", Wish(("a",), 1).to_bytes(), one.sequence)
-    with pytest.raises(ApiError):
-        operator.fleet.wishes.update("w", Wish(("b",), 1).to_bytes(), one.sequence)

@@ -248,14 +248,6 @@ def test_a_reader_only_reads(as_: As) -> None:
         as_("reader-records").wishes.put("w", WISH)
 
 
-def test_a_wrong_password(server: NatsServer, tmp_path: Path) -> None:
-    path = tmp_path / "wrong"
-    path.write_text("wrong")
-    settings = Settings(timeout_s=3, secrets={"password": str(path)})
-    with pytest.raises(PermissionError):
-        connection_of(f"nats://operator@127.0.0.1:{server.port}", settings, "x").open()
-
-
 @pytest.mark.parametrize("address", ["host", "http://host", "nats://a:b@host", "nats://", "nats://h:x"])
 def test_addresses_that_are_none(address: str) -> None:
     with pytest.raises(ValueError):
