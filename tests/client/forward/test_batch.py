@@ -1,4 +1,4 @@
-"""Batches: stored and read again, decoded into records, columns, JSON; invalid ones."""
+"""Batches: stored and read again; invalid ones."""
 
 from __future__ import annotations
 

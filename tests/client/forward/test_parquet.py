@@ -1,4 +1,4 @@
-"""Parquet files: values in four readers, names, days, layouts; batches sent again, faults of the disk."""
+"""Parquet files: values, names, days, layouts; batches sent again, faults of the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records in pieces, of any length, and what is broken; shown with JSON lines."""
+"""Records of any length; shown with JSON lines."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""One file of a recording, and the selection of its events."""
+"""The selections with which the pages of a file are copied whole."""
 
 from collections.abc import Iterator
 from pathlib import Path

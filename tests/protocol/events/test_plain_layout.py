@@ -1,5 +1,4 @@
-"""Payloads, byte for byte: packed by hand in the tables, by hypothesis in both directions. `Fields`, which is
-compiled, unpacks the same."""
+"""Payloads, byte for byte, packed by hand in the tables. `Fields`, which is compiled, unpacks the same."""
 
 import contextlib
 import math
