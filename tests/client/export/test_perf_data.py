@@ -54,10 +54,3 @@ def test_a_broken_recording_makes_a_complete_file(tmp_path: Path) -> None:
     with utracefs.open(out) as there:
         assert [r.time_ns for r in there] == [CPU0[0][0]]
     assert EVENTS.declared
-
-
-def test_another_clock_is_refused(tmp_path: Path) -> None:
-    source = write_pages(tmp_path / "trace.dat", [pages(CPU0)], trace_clock=b"[boot]")
-    with pytest.raises(TraceError, match="CLOCK_MONOTONIC; these are of the clock boot"):
-        exported(source, tmp_path / "perf.data")
-    assert [path.name for path in tmp_path.iterdir()] == ["trace.dat"]

@@ -108,14 +108,6 @@ def test_log2() -> None:
     assert not alone.HasField("sum") and list(alone.explicit_bounds) == [2.0**63, 2.0**64]
 
 
-def test_large_and_empty_ones() -> None:
-    many = [Entry({"a": n}, {"hitcount": 1}) for n in range(2 * MAX_POINTS + 1)]
-    found = encoded(counted("hist:keys=a", *many))
-    assert len(found["work.hitcount"].sum.data_points) == len(many)
-    assert list(encoded(counted("hist:keys=a"))) == ["work.dropped"]
-    assert encoded() == {}
-
-
 def test_negative_numbers_are_in_the_lowest_bucket() -> None:
     """The kernel has them in 2^64."""
     signed = frozenset({"delta"})

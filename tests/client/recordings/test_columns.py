@@ -106,22 +106,6 @@ def test_what_is_absent(tmp_path: Path) -> None:
         assert recording.to_polars("ev")["big"].to_list() == [2**64 - 1, None, 2**64 - 1]
 
 
-def test_which_event(recording: Recording, tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no such event: nosuch"):
-        recording.to_arrow("nosuch")
-    formats = {b"a": SHORT.formats(), b"b": Events(8, b"ev u32 x").formats()}
-    path = example.write(
-        tmp_path / "two.dat", [example.pages([(1, SHORT.entry(7, 1, 1, 1, "", b"123"))])], formats=formats
-    )
-    with utracefs.open(path) as two:
-        with pytest.raises(TraceError, match="several events are called ev: a:ev, b:ev"):
-            two.to_arrow("ev")
-        assert two.to_arrow("b:ev").column_names[7:] == ["x"]
-        assert list(two.to_arrow()) == ["a:ev"]
-    with utracefs.open(path, events=["b:*"]) as only:
-        assert only.to_arrow("ev").column_names[7:] == ["x"]
-
-
 def test_two_events_of_one_name(tmp_path: Path) -> None:
     formats = {b"a": [*SHORT.formats(), *Events(8, b"ev u32 x").formats()]}
     records = [(1, SHORT.entry(7, 1, 1, 1, "", b"123")), (2, Events(8, b"ev u32 x").entry(8, 1, 5))]

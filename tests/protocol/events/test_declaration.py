@@ -225,18 +225,6 @@ def test_error_text_can_be_printed() -> None:
     assert refused(b"test \xe2\x82\xac a").startswith("field 'a': unknown type '€'")
 
 
-def test_offsets_have_no_padding() -> None:
-    declaration = parse(b"test u8 a; u64 b; char[3] c; u16 d")
-    assert [(f.offset, f.payload_offset, f.size) for f in declaration.fields] == [
-        (8, 0, 1),
-        (9, 1, 8),
-        (17, 9, 3),
-        (20, 12, 2),
-    ]
-    assert declaration.min_size == 14
-    assert parse(b"test").min_size == 0
-
-
 @given(st.binary(max_size=80))
 def test_any_bytes_are_parsed_or_refused(command: bytes) -> None:
     try:

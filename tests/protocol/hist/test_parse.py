@@ -83,21 +83,6 @@ def test_too_many() -> None:
     assert refused(actions + b":onmax($x).save(a)").entries == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "definition", "filter_"),
-    [
-        (b"keys=a", b"keys=a", None),
-        (b"keys=a if b == 1", b"keys=a", b"b == 1"),
-        (b" keys=a \tif\tb == 1 ", b"keys=a", b"b == 1"),
-        (b"keys=iffy", b"keys=iffy", None),
-        (b"keys=a if b == 1 if c", b"keys=a", b"b == 1 if c"),
-        (b"keys=a iff b", b"keys=a iff b", None),
-    ],
-)
-def test_filters(text: bytes, definition: bytes, filter_: bytes | None) -> None:
-    assert split_filter(text, Log(b"")) == (definition, filter_)
-
-
 @pytest.mark.parametrize("text", [b"if a", b"keys=a if", b"keys=a if "])
 def test_if_alone(text: bytes) -> None:
     with pytest.raises(HistError) as caught:

@@ -168,17 +168,6 @@ def test_perf_attr_there_and_back(attr: PerfAttr) -> None:
     assert PerfAttr.from_params(over_the_wire(attr.to_params())) == attr
 
 
-def test_perf_attr_defaults() -> None:
-    attr = PerfAttr.from_params([{"config": 20}])
-    assert (attr.pid, attr.cpu, attr.sample_period, attr.data_pages, attr.sample_type) == (
-        -1,
-        -1,
-        0,
-        0,
-        0x10587,
-    )
-
-
 @pytest.mark.parametrize(
     ("members", "number"),
     [
