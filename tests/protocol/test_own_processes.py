@@ -35,24 +35,27 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert not (tmp_path / "imported").exists(), (tmp_path / "imported").read_text()
 
 
-@pytest.mark.parametrize("path", ["", ":."])
-def test_nothing_is_imported(folder: Path, path: str) -> None:
-    utracefs = Path(sys.executable).parent / "utracefs"
+UTRACEFS = [sys.executable, "-m", "utracefs"]
+
+
+@pytest.mark.parametrize(
+    ("path", "utracefs"), [("", UTRACEFS), (":.", [str(Path(sys.executable).with_name("utracefs"))])]
+)
+def test_nothing_is_imported(folder: Path, path: str, utracefs: list[str]) -> None:
     env = {
         **os.environ,
         "PYTHONPATH": path,
         "PYTHONDONTWRITEBYTECODE": "1",
         "UTRACEFS_DIR": str(folder / "d"),
     }
-    if path:  # Python and its `site` find these before our first line
-        for name in ("_winapi", "nt", "utracefs", "utracefs_protocol"):
-            (folder / f"{name}.py").unlink()
+    for name in ("_winapi", "nt", "utracefs", "utracefs_protocol"):
+        (folder / f"{name}.py").unlink()  # Python and its `site` find these before our first line
     mounts = why_no_mount(folder / "m") is None
     for command in COMMANDS:
         if not mounts and ("mount" in command or "--kernel-abi" in command):
             continue
         done = subprocess.run(
-            [utracefs, *command.split()], cwd=folder, env=env, capture_output=True, check=False
+            [*utracefs, *command.split()], cwd=folder, env=env, capture_output=True, check=False
         )
         assert not (folder / "imported").exists(), (command, (folder / "imported").read_text())
         assert done.returncode == 0, (command, done.stderr)
@@ -65,7 +68,6 @@ def test_the_command_keeps_its_own_path(tmp_path: Path) -> None:
     assert b"imported" in subprocess.check_output([sys.executable, *words], cwd=tmp_path, env=env)
 
 
-UTRACEFS = [sys.executable, "-m", "utracefs"]
 PROGRAM = """
 import os, time, utracefs
 utracefs.event("closed u32 n").emit(7)
