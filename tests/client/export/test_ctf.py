@@ -13,7 +13,7 @@ from tests.client.recordings.events import Events
 from tests.client.recordings.perf_data.example import sample
 from tests.client.recordings.perf_data.example import write as write_perf_data
 from tests.client.recordings.test_recording import break_first_page
-from tests.client.recordings.trace_dat.example import CPU0, pages
+from tests.client.recordings.trace_dat.example import CPU0, many_records, pages
 from tests.client.recordings.trace_dat.example import write as write_pages
 from tests.judges import run_judge
 from utracefs.export import Exported, write_ctf
@@ -90,6 +90,15 @@ def test_all_records(tmp_path: Path) -> None:
     ]
 
 
+def test_many_packets(tmp_path: Path) -> None:
+    path = write_pages(tmp_path / "trace.dat", [pages(many_records(cpu, 3000)) for cpu in range(3)])
+    with utracefs.open(path) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+        expected = [[r.time_ns, r.cpu, f"user_events:{r.name}"] for r in recording]
+    assert (tmp_path / "ctf" / "channel0_0").stat().st_size > 128 << 10
+    assert sorted([row[0], row[1], row[5]] for row in read(tmp_path / "ctf")) == sorted(expected)
+
+
 def test_names_that_a_format_stumbles_over(tmp_path: Path) -> None:
     events = Events(
         1,
@@ -140,6 +149,25 @@ def test_times_that_readers_refuse_stay_at_the_latest(tmp_path: Path) -> None:
     assert [int(line[1:21]) for line in lines] == [1, 2**63 - 2, 2**63 - 2]
 
 
+def test_a_record_that_is_too_short_is_discarded(tmp_path: Path) -> None:
+    events = Events(1, b"ev u64 n")
+    records = [sample(1, 1, 3, 4, events.entry(1, 4, 5)[:12]), sample(2, 1, 3, 4, events.entry(1, 4, 5))]
+    with utracefs.open(write_perf_data(tmp_path / "perf.data", events, records)) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+    assert discarded(tmp_path / "ctf") == [1]
+    assert [row[0] for row in read(tmp_path / "ctf", may_warn=True)] == [2]
+
+
+def test_what_is_discarded_at_the_end_has_a_packet(tmp_path: Path) -> None:
+    events = Events(1, b"ev u64 n")
+    records = [sample(n + 1, 1, 3, 4, events.entry(1, 4, n)) for n in range(1490)]
+    records.append(sample(2000, 1, 3, 4, events.entry(1, 4, 5)[:12]))
+    with utracefs.open(write_perf_data(tmp_path / "perf.data", events, records)) as recording:
+        write_ctf(recording, tmp_path / "ctf")
+    assert discarded(tmp_path / "ctf") == [0, 1]
+    assert [row[6]["n"] for row in read(tmp_path / "ctf", may_warn=True)] == list(range(1490))
+
+
 def test_two_events_of_one_name_keep_their_fields(tmp_path: Path) -> None:
     """A file has both when an event was declared anew."""
     events = Events(1, b"ev u64 n", b"ev u8 a; u8 b")
@@ -150,6 +178,12 @@ def test_two_events_of_one_name_keep_their_fields(tmp_path: Path) -> None:
         ["user_events:ev", {"n": 5}],
         ["user_events:ev", {"a": 6, "b": 7}],
     ]
+
+
+def test_no_records(tmp_path: Path) -> None:
+    with utracefs.open(write(tmp_path / "trace.dat"), pids=[999]) as recording:
+        assert write_ctf(recording, tmp_path / "ctf").records == 0
+    assert read(tmp_path / "ctf") == []
 
 
 def test_a_broken_recording_makes_a_complete_trace(tmp_path: Path) -> None:

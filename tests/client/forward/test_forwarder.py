@@ -235,6 +235,25 @@ def _raise(error: Exception) -> Sent:
     raise error
 
 
+def test_a_slow_target_and_a_full_spool(forward: Forward, emit: Emit) -> None:
+    go_on = threading.Event()
+
+    def before(_: Sequence[Batch]) -> Sent:
+        go_on.wait(WAIT_S)
+        return {}
+
+    store = Store(before)
+    emitted = 0
+    with forward(store) as forwarder:
+        while not forwarder.status()["lost"]:
+            emit(*range(5000))
+            emitted += 5000
+        go_on.set()
+    assert store.sum == emitted
+    assert store.lost[EVENT, "spool"] > 0
+    assert store.batches
+
+
 def test_what_was_not_sent_is_sent_by_the_next(
     forward: Forward, monkeypatch: pytest.MonkeyPatch, emit: Emit
 ) -> None:

@@ -339,6 +339,14 @@ def target(collector: Collector) -> Iterator[OtlpTarget]:
         yield target
 
 
+def test_it_sends(collector: Collector, target: OtlpTarget) -> None:
+    for sequence in range(1, 4):
+        assert target.send([a_batch(sequence=sequence)]) == {}
+    assert collector.arrived == {"e": 9}
+    assert collector.connections == 1
+    assert {headers["Content-Type"] for _, headers, _ in collector.requests} == {"application/x-protobuf"}
+
+
 def test_an_invalid_batch(collector: Collector, target: OtlpTarget) -> None:
     """The records before the damage arrive, the rest is refused."""
     one = a_batch()
@@ -526,6 +534,15 @@ def test_a_kept_connection_that_was_closed(collector: Collector, target: OtlpTar
         target.send([a_batch(sequence=3)])
 
 
+def test_a_lost_acknowledgement_repeats_the_records(collector: Collector, target: OtlpTarget) -> None:
+    """OTLP has no way to tell that they were accepted: at least once."""
+    collector.closes_after = 1
+    with pytest.raises(ConnectionError):
+        target.send([a_batch()])
+    assert target.send([a_batch()]) == {}
+    assert collector.arrived == {"e": 6}
+
+
 def test_nobody_listens() -> None:
     with collecting(Collector()) as port:
         pass
@@ -534,6 +551,23 @@ def test_nobody_listens() -> None:
         target.send([a_batch()])
     assert refused.value.filename == f"127.0.0.1:{port}"
     target.close()
+
+
+def test_a_collector_that_does_not_answer(collector: Collector) -> None:
+    go_on = threading.Event()
+
+    def answer(_path: str, _message: Any) -> None:
+        go_on.wait(60)
+
+    collector.answer = answer
+    with collecting(collector) as port:
+        target = OtlpTarget(f"otlp://127.0.0.1:{port}", Settings(timeout_s=0.2))
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            target.send([a_batch()])
+        assert time.monotonic() - began < 10
+        go_on.set()
+        target.close()
 
 
 @pytest.mark.parametrize(
@@ -653,6 +687,20 @@ def server_context(folder: Path, *, wants_client: bool = False) -> ssl.SSLContex
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(folder / "ca.pem")
     return context
+
+
+def test_tls(collector: Collector, tmp_path: Path) -> None:
+    certificates(tmp_path)
+    with collecting(collector, server_context(tmp_path)) as port:
+        address = f"https://127.0.0.1:{port}"
+        target = OtlpTarget(address, Settings(ca=str(tmp_path / "ca.pem")))
+        assert target.send([a_batch()]) == {}
+        target.close()
+        stranger = OtlpTarget(address, Settings())
+        with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+            stranger.send([a_batch()])
+        stranger.close()
+    assert collector.arrived == {"e": 3}
 
 
 def test_client_certificates_are_read_anew(collector: Collector, tmp_path: Path) -> None:

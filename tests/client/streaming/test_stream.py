@@ -193,6 +193,15 @@ def test_without_with(session: Session, attach: Attach) -> None:
         pass
 
 
+def test_breaking_off_and_going_on(session: Session, attach: Attach) -> None:
+    with attach() as stream:
+        emit(session, "ev", *range(10))
+        for record in stream:
+            if record.fields["a"] == 3:
+                break
+        assert next(stream).fields["a"] == 4
+
+
 def test_instances(session: Session, attach: Attach, utracefsd: DaemonProcess) -> None:
     with Tracefs(utracefsd.directory) as tree:
         tree.mkdir("instances/web")
@@ -364,6 +373,25 @@ async def test_cancelled_and_read_again(session: Session, attach: Attach) -> Non
         assert scope.cancelled_caught
         emit(session, "ev", 5)
         assert (await anext(stream)).fields["a"] == 5
+
+
+async def test_many_streams_in_one_loop(session: Session, attach: Attach) -> None:
+    seen: Counter[int] = Counter()
+
+    async def read(which: int, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        async with attach("ev", filter=f"a == {which}") as stream:
+            task_status.started()
+            async for record in stream:
+                assert record.fields["a"] == which
+                seen[which] += 1
+                if seen[which] == 3:
+                    return
+
+    async with trio.open_nursery() as nursery:
+        for which in range(10):
+            await nursery.start(read, which)
+        emit(session, "ev", *[*range(10)] * 3)
+    assert seen == dict.fromkeys(range(10), 3)
 
 
 # The end of the daemon.

@@ -8,6 +8,7 @@ import pytest
 
 import utracefs
 from tests.client.export.example import ROWS, comm, name, shown, write
+from tests.client.export.timelines.drawing import EVENTS as DRAWN
 from tests.client.export.timelines.drawing import TRACKS, Picture, draw
 from tests.client.export.timelines.trace_processor import ask
 from tests.client.recordings.perf_data.example import comm as comm_record
@@ -170,6 +171,11 @@ def test_lost_records_are_a_point_of_their_own(tmp_path: Path, lost: int, number
     ]
 
 
+def test_no_records(tmp_path: Path) -> None:
+    data, done = export(write(tmp_path / "trace.dat"), pids=[999])
+    assert done.records == 0 and judge(tmp_path, data) == ([], [])
+
+
 def test_tracks_are_checked_before_anything_is_written(tmp_path: Path) -> None:
     out = io.BytesIO()
     with (
@@ -178,3 +184,7 @@ def test_tracks_are_checked_before_anything_is_written(tmp_path: Path) -> None:
     ):
         write_perfetto(recording, out, tracks=Tracks(counters=(Counter("nosuch", "n"),)))
     assert out.getvalue() == b""
+
+
+def test_the_judge_knows_the_events() -> None:
+    assert TRACKS.events() <= {d.name.decode() for d in DRAWN.declared.values()}

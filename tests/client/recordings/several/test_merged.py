@@ -58,6 +58,16 @@ def test_records_are_merged_by_the_time_of_day(tmp_path: Path) -> None:
         assert reading.done == 1
 
 
+def test_one_file_is_a_recording(tmp_path: Path) -> None:
+    path, _ = two(tmp_path)
+    for given_as in (path, str(path), [path], (str(path), path)):
+        with utracefs.open(given_as) as recording:
+            assert isinstance(recording, Recording)
+            assert [(r.host, r.file) for r in recording] == [("a", str(path))] * 2
+    with pytest.raises(ValueError, match="no recording"):
+        utracefs.open([])
+
+
 def test_a_file_is_read_once(tmp_path: Path) -> None:
     a, b = two(tmp_path)
     link = tmp_path / "link.dat"
@@ -115,6 +125,12 @@ def test_of_one_boot_the_clock_decides(tmp_path: Path) -> None:
         assert [r.host for r in recording] == ["c", "a", "b", "a", "b"]
 
 
+def test_equal_times_are_in_the_order_of_the_files(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{host}.dat", origin(host, DAY), [SECOND] * 2) for host in "ba"]
+    with utracefs.open(files) as recording:
+        assert [r.host for r in recording] == ["b", "b", "a", "a"]
+
+
 def test_selections_are_of_the_whole(tmp_path: Path) -> None:
     files = two(tmp_path)
     with utracefs.open(files, since_ns=DAY + 2 * SECOND, until_ns=DAY + 4 * SECOND) as recording:
@@ -148,6 +164,19 @@ def test_recordings_without_times_of_day(tmp_path: Path) -> None:
     dated = write(tmp_path / "dated.dat", Origin("d", "", ()), [SECOND], offset_ns=DAY)
     with pytest.raises(TraceError, match=r"dated\.dat: cannot be merged"):
         utracefs.open([*two(tmp_path), dated])
+
+
+def test_empty_ones_and_losses(tmp_path: Path) -> None:
+    files = [
+        write(tmp_path / "empty.dat", origin("e", 0), []),
+        write(tmp_path / "lossy.dat", origin("l", DAY), [SECOND, 2 * SECOND], lost=3),
+    ]
+    with utracefs.open(files) as recording:
+        reading = recording.reading()
+        assert [r.lost for r in reading] == [3, 3]
+        assert (reading.records.lost, recording.last_ns()) == (6, DAY + 2 * SECOND)
+    with utracefs.open(files[:1] * 1 + [write(tmp_path / "f.dat", origin("f", 0), [])]) as recording:
+        assert (list(recording), recording.last_ns(), recording.events_with_records()) == ([], 0, [])
 
 
 def test_a_broken_file_ends_alone(tmp_path: Path) -> None:
@@ -186,6 +215,17 @@ def test_fifty_files_and_few_descriptors(tmp_path: Path, monkeypatch: pytest.Mon
             assert len(list(recording)) == 50
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_tables(tmp_path: Path) -> None:
+    library("pyarrow")
+    files = two(tmp_path)
+    with utracefs.open(files) as recording:
+        table = recording.to_arrow("tick")
+        assert table["host"].to_pylist() == ["a", "b", "a", "b"]
+        assert table["file"].to_pylist() == [str(files[n]) for n in (0, 1, 0, 1)]
+        assert recording.arrow_reader("tick").read_all() == table
+        assert recording.to_arrow()["user_events:tick"] == table
 
 
 def test_one_name_of_two_declarations(tmp_path: Path) -> None:
@@ -250,6 +290,40 @@ def test_hosts_of_one_name_have_the_names_of_their_files(tmp_path: Path) -> None
     assert processes == [(PID, "h (1.dat): alpha"), (10_000_000 + PID, "h (2.dat): alpha")]
 
 
+def test_viewers_have_processes_of_each_host(tmp_path: Path) -> None:
+    """Both hosts have a thread 11."""
+    files = two(tmp_path)
+    objects = json.loads(run(export, "--to", "chrome", *files))["traceEvents"]
+    assert [(one["pid"], one["tid"]) for one in objects if one["ph"] == "i"] == [
+        (PID, PID),
+        (10_000_000 + PID, 10_000_000 + PID),
+    ] * 2
+    page = tmp_path / "page.html"
+    run(report, "--html", "-o", page, *files)
+    assert b"time of day" in page.read_bytes()
+
+
+def test_columns_of_parquet(tmp_path: Path) -> None:
+    library("pyarrow")
+    library("duckdb")
+    files = two(tmp_path)
+    query = "select host, file, n, time_ns from tick order by time_ns"
+    expected = [
+        (host, n, DAY + (2 * n + number + 1) * SECOND) for n in (0, 1) for number, host in enumerate("ab")
+    ]
+    found = [json.loads(line) for line in run(sql, "--json", *files, query).splitlines()]
+    assert [(one["host"], one["n"], one["time_ns"]) for one in found] == expected
+    assert found[0]["file"] == str(files[0])
+    run(export, "-o", tmp_path / "one.parquet", *files)
+    found = [json.loads(line) for line in run(sql, "--json", tmp_path / "one.parquet", query).splitlines()]
+    assert [(one["host"], one["n"], one["time_ns"]) for one in found] == expected
+    run(export, "--to", "parquet", "-o", tmp_path / "folder", *files)
+    assert {path.parent.name for path in (tmp_path / "folder").rglob("*.parquet")} == {"host=a", "host=b"}
+    query = "select host, n, time_ns from tick order by time_ns"
+    found = [json.loads(line) for line in run(sql, "--json", tmp_path / "folder", query).splitlines()]
+    assert [(one["host"], one["n"], one["time_ns"]) for one in found] == expected
+
+
 def test_recordings_without_a_common_time_are_tables_still(tmp_path: Path) -> None:
     library("duckdb")
     files = [*two(tmp_path), write(tmp_path / "old.dat", None, [SECOND])]
@@ -289,3 +363,27 @@ def test_trace_cmd_merges_ours(tmp_path: Path) -> None:
     assert [line.split()[3] for line in text.splitlines()[3:]] == [
         f"{n}.000000:" for n in (1, 2, 3, 4, 86401)
     ]
+
+
+def test_trace_cmd_merges_wall_clocks(tmp_path: Path) -> None:
+    """Files of `record --wall-clock` need no offset."""
+    judge("trace-cmd")
+    files = [
+        write(tmp_path / f"{host}.dat", origin(host, offset), [time * SECOND - offset], offset_ns=offset)
+        for host, offset, time in (("a", 5 * HOUR, 2 * DAY // SECOND), ("b", DAY, DAY // SECOND + 7))
+    ]
+    text = trace_cmd("report", "-i", str(files[0]), "-i", str(files[1]))
+    assert [line.split()[3] for line in text.splitlines()[2:]] == ["86407.000000:", "172800.000000:"]
+    with utracefs.open(files) as recording:
+        assert [(r.time_ns, r.host) for r in recording] == [(DAY + 7 * SECOND, "b"), (2 * DAY, "a")]
+
+
+def test_a_part_need_not_have_the_selected_events(tmp_path: Path) -> None:
+    other = Events(300, b"tock u32 m")
+    a, b = (
+        write(tmp_path / f"{n}.dat", origin(n, DAY), [SECOND], events=e)
+        for n, e in (("a", EVENTS), ("b", other))
+    )
+    for selection in ({"events": "tick"}, {"filter": "n == 0"}):
+        with utracefs.open([a, b], **selection) as recording:  # type: ignore[arg-type]
+            assert [[r.name for r in part] for part in recording.parts] == [["tick"], []]
