@@ -55,7 +55,7 @@ class FairScheduler:
         used = self._used
         left = {one: _left(one, now_ns) for one in waiting}
         of_program: dict[int, int] = {}
-        """By process: the least of those that have not ended."""
+        """By process: the least of its connections that have not ended."""
         for one, ns in left.items():
             if one.link.is_read:
                 of_program[one.link.peer.pid] = min(ns, of_program.get(one.link.peer.pid, ns))

@@ -31,7 +31,7 @@ _PF_EXITING = 0x4
 """include/linux/sched.h: set before a thread that ends closes its files."""
 
 _MOST_THREADS = 64
-"""Of a process that ends: looked at until one is found that does not."""
+"""So many threads of a process are looked at until one is found that does not end."""
 
 
 def _read(path: str, most: int = 4096) -> bytes:

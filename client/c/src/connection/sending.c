@@ -61,7 +61,7 @@ static void put_loss(struct ut_session *s, uint32_t write_index, uint32_t count)
 	put_record(s, write_index | BIN_LOST, &taken, (const uint8_t *)&count);
 }
 
-/* The next batch begins with a look at all counters. */
+/* The next batch begins with a look at the counters. */
 static void look_for_losses(struct ut_session *s)
 {
 	atomic_fetch_add(&s->taker.ring.header->lost, 1);

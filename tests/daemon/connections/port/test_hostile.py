@@ -109,7 +109,7 @@ class TestFloods:
         assert around.made[0].closed_ns
 
     def test_an_ordinary_program_comes_before_others_that_have_ended(self, around: Around) -> None:
-        """Of the same user: a thousand connections may hold requests for minutes."""
+        """A thousand connections of its user may hold requests for minutes."""
         self.many(around, 1_000_000, 5)
         for pid, accepted in enumerate(around.port, 1):
             accepted.link.peer = attrs.evolve(accepted.link.peer, pid=pid)
