@@ -635,6 +635,8 @@ class Model(Part):
 
     def _believe_stats(self, name: str, stats: str) -> None:
         self.emitted[name], self.lost_in_rings[name], rows = _numbers_of(stats)
+        for known in [known for known in self.counts if known[0] == name]:
+            del self.counts[known]
         for consumer, numbers in rows.items():
             for kind, n in zip(KINDS, numbers, strict=True):
                 self.counts[name, consumer, kind] = n
