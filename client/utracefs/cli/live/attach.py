@@ -110,7 +110,7 @@ def _attach_for_a_while(
         return LOOK_S
 
     try:
-        with signals_blocked() as blocked:
+        with signals_blocked(alone=not command) as blocked:
             step()
             status = run_steps(
                 command, step, blocked=blocked, surroundings=surroundings, duration_s=duration_s

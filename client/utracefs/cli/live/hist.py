@@ -168,7 +168,7 @@ def hist(
     with contextlib.ExitStack() as stack:
         # In an instance of our own, so that nothing is left and no other user's histogram is changed. Signals
         # wait until that is sure to be removed.
-        blocked = stack.enter_context(signals_blocked())
+        blocked = stack.enter_context(signals_blocked(alone=not command))
         tree, own = stack.enter_context(running_or_own(directory, has_command=bool(command)))
         surroundings = stack.enter_context(launched(launch, tree, command))
         place = stack.enter_context(own_instance(tree, "hist", returns=not own))

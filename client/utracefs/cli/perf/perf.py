@@ -182,7 +182,7 @@ def _attached(
 ) -> Iterator[tuple[Attached, _Run]]:
     """The selected events, not opened yet; how to run the command meanwhile. missed, what: for Attached."""
     with (
-        signals_blocked() as blocked,
+        signals_blocked(alone=not common.command) as blocked,
         running_or_own(common.directory, has_command=bool(common.command)) as (tree, _own),
         launched(common.launch, tree, common.command) as surroundings,
         Attached(tree, common.wanted, attr, missed=missed, what=what) as attached,

@@ -174,7 +174,7 @@ def record(
     settings = {} if keep else _settings(target, pids, clock, buffer_size_kb, subbuf_size_kb, overwrite)
     with contextlib.ExitStack() as stack:
         # Signals wait until all that is made here is sure to be removed.
-        blocked = stack.enter_context(signals_blocked())
+        blocked = stack.enter_context(signals_blocked(alone=not command))
         tree, own = stack.enter_context(
             running_or_own(directory, has_command=bool(command), embedded=embedded)
         )

@@ -90,10 +90,13 @@ class Blocked:
 
 
 @contextlib.contextmanager
-def signals_blocked() -> Iterator[Blocked]:
+def signals_blocked(*, alone: bool = False) -> Iterator[Blocked]:
     """Block the signals that run_steps takes; those ignored by our parent (nohup, `&` in a script) stay
-    ignored. SIGUSR2 stays blocked until the process ends: a request to dump must not kill a recorder that
+    ignored. alone: there will be no command; then SIGINT ends it as it ends perf and trace-cmd, also where it
+    was ignored. SIGUSR2 stays blocked until the process ends: a request to dump must not kill a recorder that
     has written everything."""
+    if alone and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     taken = frozenset(
         {number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
     )

@@ -21,6 +21,7 @@ import utracefs
 from tests.client.cli.kit import Cli, Eventually, interrupt
 from tests.client.recordings.events import trace_cmd
 from tests.integration.conftest import running
+from tests.integration.mount.mounting import wait_for
 from utracefs.cli import cli as cli_group
 
 EMITTER = """
@@ -493,6 +494,23 @@ def test_a_busy_program_is_recorded_whole(cli: Cli) -> None:
     assert found[2] == b"nothing", done.stderr
     assert int(found[1]) >= emitted - int(done.stdout.split()[1])
     assert len(cli.out("report").splitlines()) == int(found[1]) + 1
+
+
+@pytest.mark.parametrize("words", ["record -e web", "perf record -e web", "perf stat -e web", "hist web n"])
+def test_in_the_background_of_a_script_sigint_ends_it(traced: Cli, words: str) -> None:
+    """As perf and trace-cmd. A COMMAND inherits that it is ignored."""
+    traced.run("reg", "web u32 n")
+    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    with subprocess.Popen(
+        traced.command(*words.split()),
+        env=traced.env,
+        cwd=traced.home,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=ignore,  # noqa: PLW1509
+    ) as process:
+        wait_for(lambda: "Used by" in traced.out("cat", "user_events_status"), "it is attached")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
 
 
 MANY = """
