@@ -465,9 +465,9 @@ class ClientWorld(World):
             if last.session == Session.NEW:
                 client.generation = client.exits[1]
         has_daemon = self.daemon is not None and client.generation == self.generation
-        # Its daemon waits a second for a record that was not committed, and those behind it. Before it hears of
-        # a second connection it may see that the first one has ended, and who had both: then nobody registers
-        # the events of the other records.
+        # Its daemon waits a second for a record that was not committed, and those behind it. Before it hears
+        # of a second connection it may see that the first one has ended, and who had both: then nobody
+        # registers the events of the other records.
         is_cut = client.has_new_ring and (client.held is not None or last.session == Session.OFFERED)
         client.is_safe = has_ring and has_daemon and not client.is_unsure and not is_cut
         self._note(f"  {client.pid} has ended, {'safe' if client.is_safe else 'unsafe'}")

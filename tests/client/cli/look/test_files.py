@@ -94,7 +94,7 @@ def test_a_stream_of_events_without_an_option(traced: Cli, eventually: Eventuall
 
 
 def test_a_stream_shows_the_selected_events(traced: Cli, eventually: Eventually) -> None:
-    """And leaves the rest as it was."""
+    """And changes nothing else."""
     traced.run("reg", "kept u32 a")
     traced.run("reg", "other u32 a")
     traced.run("enable", "other")

@@ -103,7 +103,7 @@ def test_a_disk_that_is_full_at_the_beginning(tmp_path: Path, full_at: Callable[
 
 @functools.cache
 def many_pages() -> list[bytes]:
-    """Of 30,000 records."""
+    """30,000 records."""
     return pages([(n + 1, EVENTS.entry(2002, 11, "x" * 100, n, n)) for n in range(30_000)])
 
 
