@@ -162,12 +162,11 @@ def test_the_program_does_as_without_tracing(
         is_small = done.peak_kb < (32 << 10) * 3 or set("CD") & set(steps)
         assert is_small, f"an arena of malloc is 64 MiB: {done.peak_kb}"
         # (Of the lock its thread may be waited for, when that has no cpu.)
-        for _ in range(5):
-            if done.waits == 0 or by_socket or set("CD") & set(steps):
-                break
-            done = run(program, steps, *shlex.split(before), **of_way(way))
-        else:
-            pytest.fail(f"an emit waits each time: {before} {done}")
+        may_wait = by_socket or set("CD") & set(steps)
+        for _ in range(9):
+            if done.waits and not may_wait:
+                done = run(program, steps, *shlex.split(before), **of_way(way))
+        assert done.waits == 0 or may_wait, f"an emit waits each time: {before}"
 
 
 @contextlib.contextmanager
