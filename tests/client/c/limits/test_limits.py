@@ -69,7 +69,7 @@ class Done:
     emits: int
     waits: int
     longest_us: int
-    """Of the emits that waited."""
+    """The longest emit that waited; 0: none."""
     peak_kb: int
     error: str
 
