@@ -293,7 +293,12 @@ class Base(Doubts):
 
         self._then = lambda: found.append(answers.read())
         waits = [(p, p.tokens.seq) for p in self.programs if p.tokens.is_slow and not p.tokens.overdue]
+        received = answers.received
         self._pump()
+        while found[0] is None and answers.received > received:  # it is larger than a socket's queue
+            received = answers.received
+            self._rest(stalled=False)
+            found[0] = answers.read()
         answer = self._wait_for_bits(answers) if found[0] is None else found[0]
         if answer is found[0] and any(p.uid == 0 and p.tokens.seq > seq for p, seq in waits):
             raise Wrong(f"{method} {params!r:.100} does not wait for enablers")

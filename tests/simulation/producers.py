@@ -171,7 +171,7 @@ class Producers(Kills):
         else:
             return
         ends = how % 3 == 0 and not self.disk.may_refuse and not (program.uid and self._live.rings.gathering)
-        if ends and how // 3 % 2:
+        if ends and not has_ring and how // 3 % 2:
             self.machine.processes.pop(program.pid)
             self._has_strangers = True
             self._learn_of(program, is_stranger=True)
