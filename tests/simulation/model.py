@@ -520,7 +520,7 @@ class Model(Part):
         for pid, program in self.programs.items():
             waits = pid in living or program.is_stranger
             program.connected, program.early = False, program.early and waits and pid in stored
-            program.waiting, program.tokens = [], {}
+            program.waiting, program.tokens, program.words = [], {}, {}
             program.has_waited = bool(program.stopped) or (program.has_waited and bool(program.ring))
             program.waits_no_more = False
             program.adopted = pid in stored

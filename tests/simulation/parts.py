@@ -137,6 +137,8 @@ class Program(Part):
         """By write_index; "": it has no event."""
         self.tokens: dict[int, str] = {}
         """Events of its enablers that are notified."""
+        self.words: dict[int, str] = {}
+        """Events of its enable words, by place, in the order of registration."""
         self.connected = True
         self.ring: list[Record] | None = None
         """Committed and not taken in; None: it has no ring."""
@@ -170,7 +172,9 @@ class Program(Part):
     def release(self) -> list[str]:
         """Its connection has ended: its events, in the order in which they are released."""
         notified, self.tokens = reversed(dict.fromkeys(self.tokens.values())), {}
-        return [*(name for name in notified if name not in self.events), *self.known]
+        last, self.words = [*reversed(dict.fromkeys(self.words.values()))], {}
+        first = (name for name in notified if name not in self.events and name not in last)
+        return [*first, *(name for name in self.known if name not in last), *last]
 
     def take(self) -> list[Record]:
         """Records that a daemon takes in, out of its ring. An unfinished one is waited for while its program

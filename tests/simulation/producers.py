@@ -426,6 +426,7 @@ class Producers(Kills):
             expect("error of unregistering", error, None)
             words.registered.discard(place)
             words.wanted.pop(place)
+            self.each(lambda m: m.programs[program.pid].words.pop(place, None))
             expect("a word that is unregistered", words.bits().get(place, 0), 0)
         else:
             name = command.split()[0]
@@ -447,6 +448,8 @@ class Producers(Kills):
         self._note_answer(program, command, error)
         if error is None:
             words.registered.add(place)
+            name, _ = words.wanted[place]
+            self.each(lambda m: m.programs[program.pid].words.update({place: name}))
             self.reached["enable word"] += 1
         else:
             words.give_up(place)
