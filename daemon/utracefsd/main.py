@@ -134,7 +134,7 @@ async def run_process(
                 await trio.sleep_forever()
             finally:
                 notifier.stopping()
-        # All is done. Another one would only end an interpreter that ends, and be its status.
+        # All is done. A further signal would only kill the process while it exits, and change its status.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
 
 

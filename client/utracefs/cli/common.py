@@ -235,10 +235,10 @@ def _tell_of_wait(directory: str | None) -> None:
     with (
         contextlib.suppress(OSError),
         runtime_dir.connect(TRACEFS_SOCKET, directory, timeout_s=0.001) as sock,
-        open(f"/proc/{peer_pid(sock)}/stat", "rb") as file,
     ):
-        if file.read().rpartition(b") ")[2][:1] in b"Tt":
-            why = f"is stopped, `kill -CONT {peer_pid(sock)}` continues it"
+        pid = peer_pid(sock)
+        if _stat_of(pid)[0] in (b"T", b"t"):
+            why = f"is stopped, `kill -CONT {pid}` continues it"
     tell(f"the daemon {why}; waiting {HELLO_S:g} s for it")
 
 
@@ -248,12 +248,17 @@ def peer_pid(sock: socket.socket) -> int:
     return pid
 
 
+def _stat_of(pid: int | str) -> list[bytes]:
+    """The fields of /proc/PID/stat behind the name, the state first. OSError if there is none."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b") ")[2].split()
+
+
 def exists(pid: int | str) -> bool:
     """Whether there is a process, or thread, of this number that has not ended: a zombie may stay for long.
     (One with further threads is a process whose first one has ended.)"""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            values = file.read().rpartition(b") ")[2].split()
+        values = _stat_of(pid)
     except OSError:
         return False
     return values[0] not in (b"Z", b"X") or int(values[_NUM_THREADS]) > 1

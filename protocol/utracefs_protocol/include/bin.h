@@ -31,7 +31,7 @@
 /* A write_index with this bit is a report of losses, and no record: behind it u32, little-endian, how many
  * records of the event the client had no room for. */
 #define BIN_LOST 0x20000000u
-/* In place of the event's: of which event they are is unknown. */
+/* The index of a report of losses whose event is unknown. */
 #define BIN_UNKNOWN 0x1fffffffu
 
 /* Largest object, its header included. */
